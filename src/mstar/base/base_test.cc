@@ -1,0 +1,95 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "mstar/base/check.h"
+#include "mstar/base/dtype.h"
+#include "mstar/base/params.h"
+#include "mstar/base/queue.h"
+#include "mstar/base/result.h"
+#include "mstar/base/span_io.h"
+
+namespace mstar {
+namespace {
+
+Result<int> parse_digit(char c) {
+  if (c < '0' || c > '9') return std::move(invalid_request("not a digit")).with_field("c");
+  return c - '0';
+}
+Result<int> sum(char a, char b) {
+  MSTAR_TRY_ASSIGN(const int x, parse_digit(a));
+  MSTAR_TRY_ASSIGN(const int y, parse_digit(b));
+  return x + y;
+}
+
+TEST(Result, PassesValuesAndErrors) {
+  EXPECT_EQ(*sum('1', '2'), 3);
+  const auto bad = sum('1', 'x');
+  ASSERT_FALSE(bad);
+  EXPECT_EQ(bad.error().code, Code::invalid_request);
+  EXPECT_EQ(bad.error().field, "c");
+}
+
+TEST(Result, ReadingAFailedValueDies) {
+  EXPECT_DEATH({ auto r = sum('x', '1'); (void)*r; }, "not a digit");
+}
+
+TEST(DType, EveryHalfRoundTrips) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const Half half{static_cast<std::uint16_t>(bits)};
+    const float f = to_float(half);
+    if (std::isnan(f)) continue;
+    EXPECT_EQ(to_half(f).bits, half.bits) << bits;
+  }
+  EXPECT_EQ(to_half(65519.0f).bits, 0x7bff);
+  EXPECT_EQ(to_half(65520.0f).bits, 0x7c00);
+  EXPECT_TRUE(std::isnan(to_float(to_half(NAN))));
+}
+
+TEST(DType, BFloat16RoundsToNearestEven) {
+  EXPECT_EQ(to_bfloat16(1.0f).bits, 0x3f80);
+  EXPECT_EQ(to_bfloat16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);
+  EXPECT_EQ(to_bfloat16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);
+  EXPECT_TRUE(std::isnan(to_float(to_bfloat16(NAN))));
+}
+
+TEST(Params, CoerceAsLaxClientsExpect) {
+  Params p;
+  p.set("a", std::string("16"));
+  p.set("b", 16.0);
+  p.set("c", std::string("true"));
+  p.set("d", 1.5);
+  p.set("e", std::string("x"));
+  EXPECT_EQ(*p.get_int("a", 0), 16);
+  EXPECT_EQ(*p.get_int("b", 0), 16);
+  EXPECT_TRUE(*p.get_bool("c", false));
+  EXPECT_EQ(p.get_int("d", 0).error().field, "d");
+  EXPECT_FALSE(p.get_number("e", 0));
+  EXPECT_EQ(*p.get_int("missing", 7), 7);
+  EXPECT_EQ(p.get_strings("e")->size(), 1u);
+}
+
+TEST(Queue, OrderPerProducerAndClose) {
+  Queue<int> queue;
+  std::jthread producer([&] {
+    for (int i = 0; i < 1000; ++i) queue.push(i);
+    queue.close();
+  });
+  int expected = 0;
+  while (const auto item = queue.pop()) EXPECT_EQ(*item, expected++);
+  EXPECT_EQ(expected, 1000);
+  EXPECT_FALSE(queue.push(1));
+}
+
+TEST(ByteReader, NeverReadsPastTheEnd) {
+  const std::byte bytes[] = {std::byte{1}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{9}};
+  ByteReader reader(bytes);
+  EXPECT_EQ(*reader.read<std::uint32_t>("count"), 1u);
+  EXPECT_FALSE(reader.read<std::uint16_t>("tail"));
+  EXPECT_FALSE(reader.take(~0ull, "blob"));
+  EXPECT_EQ(reader.take(1, "last")->size(), 1u);
+}
+
+}  // namespace
+}  // namespace mstar

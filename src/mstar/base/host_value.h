@@ -1,0 +1,64 @@
+// A tensor on the host that may be shared between threads because nobody changes it: request inputs, host ports, chunks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mstar/base/dtype.h"
+
+namespace mstar {
+
+// Row-major. Copying shares the bytes (owners: every holder of a copy; the bytes are immutable once shared).
+// An empty value with no dims is a signal: it counts as delivered and carries nothing.
+class HostValue {
+ public:
+  HostValue() = default;
+  HostValue(DType dtype, std::vector<std::int64_t> dims, std::vector<std::byte> bytes)
+      : dtype_(dtype),
+        dims_(std::move(dims)),
+        bytes_(std::make_shared<const std::vector<std::byte>>(std::move(bytes))) {}
+
+  static HostValue utf8(std::string_view text) { return raw(DType::utf8, text.data(), text.size()); }
+  static HostValue blob(std::string_view data) { return raw(DType::bytes, data.data(), data.size()); }
+  template <class T>
+  static HostValue of(DType dtype, std::span<const T> values) {
+    std::vector<std::byte> bytes(values.size_bytes());
+    if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+    return HostValue(dtype, {static_cast<std::int64_t>(values.size())}, std::move(bytes));
+  }
+  static HostValue i32(std::span<const std::int32_t> values) { return of<std::int32_t>(DType::i32, values); }
+  static HostValue f32(std::span<const float> values) { return of<float>(DType::f32, values); }
+  static HostValue pcm(std::span<const float> values) { return of<float>(DType::pcm, values); }
+
+  DType dtype() const { return dtype_; }
+  const std::vector<std::int64_t>& dims() const { return dims_; }
+  std::span<const std::byte> bytes() const { return bytes_ ? std::span<const std::byte>(*bytes_) : std::span<const std::byte>(); }
+  std::string_view text() const {
+    return {reinterpret_cast<const char*>(bytes().data()), bytes().size()};
+  }
+  template <class T>
+  std::span<const T> as() const {
+    return {reinterpret_cast<const T*>(bytes().data()), bytes().size() / sizeof(T)};
+  }
+  bool is_signal() const { return dims_.empty() && bytes().empty(); }
+  std::size_t size_bytes() const { return bytes().size(); }
+
+ private:
+  static HostValue raw(DType dtype, const char* data, std::size_t size) {
+    std::vector<std::byte> bytes(size);
+    if (size) std::memcpy(bytes.data(), data, size);
+    return HostValue(dtype, {static_cast<std::int64_t>(size)}, std::move(bytes));
+  }
+
+  DType dtype_ = DType::bytes;
+  std::vector<std::int64_t> dims_;
+  std::shared_ptr<const std::vector<std::byte>> bytes_;
+};
+
+}  // namespace mstar

@@ -1,0 +1,78 @@
+// The only way into another thread's state: an unbounded many-producer, one-consumer queue.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace mstar {
+
+// Thread: push and close from any thread; pop from the owner. Order is per producer. A full peer never blocks a sender.
+template <class T>
+class Queue {
+ public:
+  // False when the queue is closed; the item is then dropped.
+  bool push(T item) {
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) return false;
+      items_.push_back(std::move(item));
+      if (wake_) wake_();
+    }
+    ready_.notify_one();
+    return true;
+  }
+
+  // Everything that has arrived, in order; never waits.
+  std::deque<T> take_all() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(items_, {});
+  }
+
+  // Waits for at least one item, the timeout, or close.
+  std::deque<T> wait_all(std::chrono::microseconds timeout) {
+    std::unique_lock lock(mutex_);
+    ready_.wait_for(lock, timeout, [&] { return !items_.empty() || closed_; });
+    return std::exchange(items_, {});
+  }
+
+  // Waits without a timeout; empty only after close.
+  std::optional<T> pop() {
+    std::unique_lock lock(mutex_);
+    ready_.wait(lock, [&] { return !items_.empty() || closed_; });
+    if (items_.empty()) return std::nullopt;
+    T item = std::move(items_.front());
+    items_.pop_front();
+    return item;
+  }
+
+  void close() {
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    ready_.notify_all();
+  }
+  bool closed() const {
+    std::lock_guard lock(mutex_);
+    return closed_;
+  }
+  // Called under the queue's lock after each push; for an event loop that sleeps elsewhere. Set before use.
+  void set_wake(std::function<void()> wake) {
+    std::lock_guard lock(mutex_);
+    wake_ = std::move(wake);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable ready_;
+  std::deque<T> items_;
+  std::function<void()> wake_;
+  bool closed_ = false;
+};
+
+}  // namespace mstar
