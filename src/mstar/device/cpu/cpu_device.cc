@@ -1,0 +1,82 @@
+#include "mstar/device/cpu/cpu_device.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <new>
+
+namespace mstar {
+namespace {
+
+class ReachedEvent final : public Event {
+ public:
+  void record(Stream) override {}
+  void wait() override {}
+  bool reached() const override { return true; }
+  void wait_on(Stream) override {}
+};
+
+std::string processor_name() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.rfind("model name", 0) == 0) {
+      const auto colon = line.find(": ");
+      if (colon != std::string::npos) return line.substr(colon + 2);
+    }
+  }
+  return "cpu";
+}
+
+class CpuDevice final : public Device {
+ public:
+  DeviceId id() const override { return {Backend::cpu, 0}; }
+  std::string description() const override {
+    return processor_name() + ", " + std::to_string(total_bytes() >> 20) + " MiB";
+  }
+  std::size_t total_bytes() const override {
+    return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+  }
+  Result<void*> allocate(std::size_t bytes) override {
+    void* pointer = ::operator new(bytes ? bytes : 1, std::align_val_t{256}, std::nothrow);
+    if (!pointer) return exhausted("no memory for " + std::to_string(bytes) + " bytes; lower --memory or the limits in the config");
+    return pointer;
+  }
+  void release(void* pointer) override { ::operator delete(pointer, std::align_val_t{256}); }
+  Result<void*> allocate_host(std::size_t bytes) override { return allocate(bytes); }
+  void release_host(void* pointer) override { release(pointer); }
+  Stream default_stream() override { return {}; }
+  Result<std::unique_ptr<Event>> make_event() override { return std::unique_ptr<Event>(new ReachedEvent); }
+  void copy_to_device(void* to, const void* from, std::size_t bytes, Stream) override { move(to, from, bytes); }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream) override { move(to, from, bytes); }
+  void copy_within(void* to, const void* from, std::size_t bytes, Stream) override { move(to, from, bytes); }
+  void fill_zero(void* to, std::size_t bytes, Stream) override {
+    if (bytes) std::memset(to, 0, bytes);
+  }
+  void synchronize(Stream) override {}
+
+ private:
+  static void move(void* to, const void* from, std::size_t bytes) {
+    if (bytes) std::memmove(to, from, bytes);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
+
+std::string missing_cpu_features() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  std::string missing;
+  if (!__builtin_cpu_supports("avx2")) missing += " AVX2";
+  if (!__builtin_cpu_supports("fma")) missing += " FMA";
+  if (!missing.empty()) missing.erase(0, 1);
+  return missing;
+#else
+  return {};
+#endif
+}
+
+}  // namespace mstar
