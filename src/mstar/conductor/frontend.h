@@ -1,0 +1,66 @@
+// The door between the API surfaces and the runtime: submit a request, receive its events, abort it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "mstar/base/ids.h"
+#include "mstar/base/result.h"
+#include "mstar/decl/plan.h"
+#include "mstar/decl/request.h"
+
+namespace mstar {
+
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;
+  double audio_seconds = 0;
+};
+struct Finished {
+  decl::Finish finish = decl::Finish::stop;
+  Usage usage;
+  Params metadata;  // what the model says of the whole answer: language, duration, ...
+};
+struct Failed {
+  Error error;
+};
+using RequestEvent = std::variant<decl::Chunk, Finished, Failed>;
+
+// Receives a request's chunks in order and then exactly one of Finished or Failed. Thread: the runtime's; must not block.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  virtual void on_event(RequestEvent event) = 0;
+};
+
+struct ServedModel {
+  std::string name;
+  std::vector<std::string> aliases;
+  std::vector<decl::Route> routes;
+  std::int64_t created_s = 0;
+};
+struct RuntimeState {
+  bool ready = false;  // every worker is warm
+  bool draining = false;
+  std::string reason;  // why it is not ready, for people
+};
+
+// Implemented by the conductor; a fake one drives the server's tests. Thread: any.
+class Frontend {
+ public:
+  virtual ~Frontend() = default;
+  // The sink's last event comes after every chunk. Errors at once: unknown model (invalid_request, field "model"), a bad field,
+  // exhausted when the queue is full (429), unavailable while draining (503). Owners of the sink: the caller and the runtime.
+  virtual Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) = 0;
+  // The client went away: work stops, pages return; the sink gets Failed{cancelled} if it had no terminal event yet.
+  virtual void abort(RequestId request) = 0;
+  virtual std::vector<ServedModel> models() const = 0;
+  virtual RuntimeState state() const = 0;
+  // Prometheus text exposition of the runtime's metrics.
+  virtual std::string metrics_text() const = 0;
+};
+
+}  // namespace mstar

@@ -1,0 +1,82 @@
+// Components: compute with weights and resources on a device, or pure functions on the host pool.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mstar/base/host_value.h"
+#include "mstar/base/result.h"
+#include "mstar/decl/refs.h"
+#include "mstar/decl/request.h"
+
+namespace mstar::engine {
+class ComponentBody;  // the forward of a device component (engine/component_body.h)
+struct BuildContext;  // device, weights and resources that a body is built from
+}  // namespace mstar::engine
+
+namespace mstar::decl {
+
+using BuildBody = std::function<Result<std::unique_ptr<engine::ComponentBody>>(engine::BuildContext&)>;
+
+// A part of a forward that is captured by itself while the rest runs eagerly.
+struct PiecewiseRegion {
+  std::string name;
+  std::vector<int> rows;    // captured bucket sizes
+  std::vector<int> tokens;  // captured token counts of a packed region; empty for a batched one
+  bool lease_before_step = false;
+  bool one_row_per_step = false;  // the whole step is one row; all its segments count against max_segments_per_request
+  int max_segments_per_request = 1;
+};
+struct Capture {
+  std::vector<int> rows;    // whole-step buckets; empty: never captured whole
+  std::vector<int> tokens;  // packed buckets; empty: one token a row
+  std::vector<PiecewiseRegion> regions;
+};
+// Walks of one component whose rows may share a batch.
+struct CombinedWalks {
+  std::string name;
+  std::vector<WalkRef> walks;
+};
+
+struct DeviceComponent {
+  std::string name;
+  BuildBody build = {};  // empty only in fixtures that run with a null engine
+  std::vector<ResourceRef> uses = {};
+  Capture capture = {};
+  DType compute = DType::f32;
+  int max_batch_rows = 1;
+  int max_batch_tokens = 0;     // 0: no limit but rows
+  bool run_ahead = true;        // step N+1 may be prepared while N runs
+  bool chunked_prefill = false;  // long inputs are split over steps under max_batch_tokens
+  std::vector<CombinedWalks> combined = {};
+  double slice_ms = 50;  // yield points: no slice on a CPU is longer
+};
+
+// What a host stage reads: the values of its Run's input ports, in the Run's order. A chunked stream input holds the chunk's
+// items, other ports one value (or one per loop iteration when accumulated).
+struct HostInputs {
+  WalkRef walk;
+  std::vector<std::vector<HostValue>> ports;
+  bool is_final = false;  // the last chunk of a stream is among the inputs
+  const RequestParams* params = nullptr;
+};
+// Values of the Run's output ports, in the Run's order; an empty list leaves that port unrouted.
+struct HostOutputs {
+  std::vector<std::vector<HostValue>> ports;
+  std::vector<std::string> stop_loops = {};  // component signals: loops of this walk that end after this iteration
+};
+
+// One per request: may keep state between runs. Thread: the pool, one run at a time per request.
+class HostStage {
+ public:
+  virtual ~HostStage() = default;
+  virtual Result<HostOutputs> run(const HostInputs& inputs) = 0;
+};
+struct HostComponent {
+  std::string name;
+  std::function<std::unique_ptr<HostStage>(const RequestParams&)> make = {};
+};
+
+}  // namespace mstar::decl

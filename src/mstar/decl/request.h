@@ -1,0 +1,89 @@
+// A request as the runtime sees it, after the server has parsed it and before a surface has named its ports.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mstar/base/host_value.h"
+#include "mstar/base/params.h"
+#include "mstar/decl/port.h"
+
+namespace mstar::decl {
+
+enum class Route : std::uint8_t {
+  generate, chat_completions, completions, responses, embeddings, audio_transcriptions, audio_translations, audio_speech,
+  images_generations, images_edits, videos_generations, realtime
+};
+std::string_view route_name(Route route);
+
+// An uploaded or inlined file. `bytes` is never null. Owners of the bytes: the request and the host stages that read it.
+struct Media {
+  Modality modality = Modality::audio;
+  std::string field;
+  std::string file_name;  // base name only
+  std::string content_type;
+  std::shared_ptr<const std::string> bytes;
+};
+struct ContentPart {
+  std::string text;
+  int media = -1;  // index into ApiRequest::media, or -1 for text
+};
+struct Message {
+  std::string role;
+  std::vector<ContentPart> parts;
+};
+struct ApiRequest {
+  Route route = Route::generate;
+  std::string model;
+  std::string text;  // prompt or input
+  std::vector<Message> messages;
+  std::vector<Media> media;
+  std::vector<Modality> output_modalities;
+  bool stream = false;
+  Params fields;  // everything else
+};
+
+struct SamplingParams {
+  double temperature = 0.0;
+  int top_k = 0;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  double repetition_penalty = 1.0;
+  std::uint64_t seed = 0;
+  std::int64_t max_tokens = -1;  // -1: the model's own limit
+  bool ignore_eos = false;
+  std::vector<std::int32_t> stop_ids = {};
+};
+
+// What a request carries through the runtime; immutable after intake, so it is shared by all workers.
+struct RequestParams {
+  SamplingParams sampling;
+  std::vector<Modality> output_modalities;
+  Params fields;
+  bool wants(Modality m) const {
+    for (const Modality each : output_modalities)
+      if (each == m) return true;
+    return false;
+  }
+};
+
+// What a surface's intake makes of a request.
+struct Intake {
+  std::map<PortRef, std::vector<HostValue>> inputs;
+  RequestParams params;
+  std::int64_t num_prompt_tokens = 0;
+};
+
+// One piece of an answer.
+struct Chunk {
+  Modality modality = Modality::text;
+  std::string format;
+  HostValue value;
+  Params metadata = {};
+};
+
+}  // namespace mstar::decl
