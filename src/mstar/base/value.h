@@ -21,7 +21,8 @@ class DeviceBuffer {
   virtual Result<HostValue> to_host() const = 0;
 };
 
-// Either a HostValue or a shared DeviceBuffer (owners: every slot, kept port or message that holds the value).
+// A HostValue, a shared DeviceBuffer (owners: every slot, kept port or message that holds the value), or both: small results
+// that the host has read already keep their bytes beside the buffer.
 struct Value {
   HostValue host;
   std::shared_ptr<const DeviceBuffer> device;
@@ -29,10 +30,10 @@ struct Value {
   Value() = default;
   Value(HostValue h) : host(std::move(h)) {}                                // NOLINT: implicit on purpose
   Value(std::shared_ptr<const DeviceBuffer> d) : device(std::move(d)) {}  // NOLINT: implicit on purpose
-  bool on_host() const { return device == nullptr; }
-  bool is_signal() const { return on_host() && host.is_signal(); }
+  bool on_host() const { return device == nullptr || !host.is_signal(); }
+  bool is_signal() const { return device == nullptr && host.is_signal(); }
   Result<HostValue> to_host() const {
-    if (device) return device->to_host();
+    if (device && host.is_signal()) return device->to_host();
     return host;
   }
 };

@@ -1,0 +1,76 @@
+#include "mstar/resource/cross_kv.h"
+
+#include <algorithm>
+
+#include "mstar/base/check.h"
+
+namespace mstar::resource {
+
+std::size_t CrossKvPool::planned_bytes(const decl::CrossKv& spec, const PoolLimits& limits) {
+  return static_cast<std::size_t>(spec.layers) * 2 * (1 + limits.max_requests) *
+         std::max(1, spec.kv_heads / limits.head_shards) * spec.max_context_tokens * spec.head_dim *
+         dtype_bytes(spec.dtype);
+}
+
+Result<std::unique_ptr<CrossKvPool>> CrossKvPool::create(const decl::CrossKv& spec, const PoolLimits& limits,
+                                                         Device& device) {
+  std::unique_ptr<CrossKvPool> pool(new CrossKvPool(spec, limits, device));
+  MSTAR_TRY_ASSIGN(pool->storage_, Tensor::allocate(device, spec.dtype,
+                                                    {spec.layers, 2, 1 + limits.max_requests,
+                                                     std::max(1, spec.kv_heads / limits.head_shards),
+                                                     spec.max_context_tokens, spec.head_dim}));
+  for (int i = limits.max_requests; i > 0; --i) pool->free_.push_back(i);
+  for (Slot& slot : pool->slots_) {
+    MSTAR_TRY_ASSIGN(slot.index, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_rows)));
+    MSTAR_TRY_ASSIGN(slot.lengths, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_rows)));
+  }
+  return pool;
+}
+
+Status CrossKvPool::add_request(RequestId request, const decl::RequestParams&) {
+  if (requests_.count(request)) return ok_status();
+  if (free_.empty()) return exhausted("no slot for another request in '" + spec_.name + "'; raise max_concurrent_requests");
+  requests_.emplace(request, Entry{free_.back(), 0});
+  free_.pop_back();
+  return ok_status();
+}
+
+void CrossKvPool::remove_request(RequestId request) {
+  const auto it = requests_.find(request);
+  if (it == requests_.end()) return;
+  free_.push_back(it->second.slot);
+  requests_.erase(it);
+}
+
+Result<Admit> CrossKvPool::admit(const StepRow& row) {
+  if (!requests_.count(row.request)) return internal_error("a row of a request that '" + spec_.name + "' does not know");
+  if (row.demand.context_tokens > spec_.max_context_tokens)
+    return invalid_request("a context of " + std::to_string(row.demand.context_tokens) + " tokens is longer than " +
+                           std::to_string(spec_.max_context_tokens));
+  return Admit::ok;
+}
+
+Status CrossKvPool::plan(const StepRows& rows, Stream stream) {
+  MSTAR_CHECK(rows.num_rows() <= limits_.max_rows);
+  Slot& slot = slots_[rows.slot];
+  for (int r = 0; r < rows.num_rows(); ++r) {
+    const Entry& entry = requests_.at(rows.rows[r].request);
+    const int written = rows.rows[r].demand.context_tokens;
+    slot.index.host()[r] = entry.slot;
+    slot.lengths.host()[r] = written ? written : entry.length;
+  }
+  slot.index.upload(rows.num_rows(), stream);
+  slot.lengths.upload(rows.num_rows(), stream);
+  return ok_status();
+}
+
+void CrossKvPool::commit(const StepRow& row) {
+  const auto it = requests_.find(row.request);
+  if (it != requests_.end() && row.demand.context_tokens) it->second.length = row.demand.context_tokens;
+}
+
+Usage CrossKvPool::usage() const {
+  return {spec_.name, static_cast<std::int64_t>(requests_.size()), limits_.max_requests, storage_.bytes()};
+}
+
+}  // namespace mstar::resource

@@ -1,0 +1,92 @@
+#include "mstar/resource/resource.h"
+
+#include <utility>
+
+#include "mstar/resource/cross_kv.h"
+#include "mstar/resource/paged_kv.h"
+#include "mstar/resource/sampler_rows.h"
+#include "mstar/resource/state_slots.h"
+
+namespace mstar::resource {
+namespace {
+
+template <class T>
+Result<std::unique_ptr<Resource>> upcast(Result<std::unique_ptr<T>> made) {
+  if (!made) return std::move(made.error());
+  return std::unique_ptr<Resource>(std::move(*made));
+}
+
+struct Maker {
+  const PoolLimits& limits;
+  Device& device;
+  Result<std::unique_ptr<Resource>> operator()(const decl::PagedKv& s) const { return upcast(PagedKvPool::create(s, limits, device)); }
+  Result<std::unique_ptr<Resource>> operator()(const decl::CrossKv& s) const { return upcast(CrossKvPool::create(s, limits, device)); }
+  Result<std::unique_ptr<Resource>> operator()(const decl::Sampler& s) const { return upcast(SamplerPool::create(s, limits, device)); }
+  Result<std::unique_ptr<Resource>> operator()(const decl::Latents& s) const {
+    return upcast(StateSlots::create(s.name, s.tensors, 1, limits, device));
+  }
+  Result<std::unique_ptr<Resource>> operator()(const decl::RecurrentState& s) const {
+    return upcast(StateSlots::create(s.name, s.tensors, static_cast<int>(s.labels.size()), limits, device));
+  }
+  template <class Other>
+  Result<std::unique_ptr<Resource>> operator()(const Other& s) const {
+    return bad_model("resource '" + s.name + "' is of a kind that this build does not run yet");
+  }
+};
+
+struct Sizer {
+  const PoolLimits& limits;
+  std::size_t operator()(const decl::PagedKv& s) const { return PagedKvPool::planned_bytes(s, limits); }
+  std::size_t operator()(const decl::CrossKv& s) const { return CrossKvPool::planned_bytes(s, limits); }
+  std::size_t operator()(const decl::Latents& s) const { return StateSlots::planned_bytes(s.tensors, 1, limits); }
+  std::size_t operator()(const decl::RecurrentState& s) const {
+    return StateSlots::planned_bytes(s.tensors, static_cast<int>(s.labels.size()), limits);
+  }
+  template <class Other>
+  std::size_t operator()(const Other&) const {
+    return 0;
+  }
+};
+
+}  // namespace
+
+std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limits) { return std::visit(Sizer{limits}, spec); }
+
+Result<std::unique_ptr<Resource>> make_resource(const decl::ResourceSpec& spec, const PoolLimits& limits, Device& device) {
+  return std::visit(Maker{limits, device}, spec);
+}
+
+Result<PlanBuffer> PlanBuffer::create(Device& device, std::size_t count) {
+  PlanBuffer out;
+  out.device_ = &device;
+  out.count_ = count;
+  const std::size_t bytes = (count ? count : 1) * sizeof(std::int32_t);
+  MSTAR_TRY_ASSIGN(void* const host, device.allocate_host(bytes));
+  out.host_ = static_cast<std::int32_t*>(host);
+  if (device.id().backend == Backend::cpu) {
+    out.device_pointer_ = out.host_;
+  } else {
+    MSTAR_TRY_ASSIGN(void* const pointer, device.allocate(bytes));
+    out.device_pointer_ = static_cast<std::int32_t*>(pointer);
+  }
+  return out;
+}
+
+PlanBuffer& PlanBuffer::operator=(PlanBuffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(host_, other.host_);
+  std::swap(device_pointer_, other.device_pointer_);
+  std::swap(count_, other.count_);
+  return *this;
+}
+
+PlanBuffer::~PlanBuffer() {
+  if (device_pointer_ && device_pointer_ != host_) device_->release(device_pointer_);
+  if (host_) device_->release_host(host_);
+}
+
+void PlanBuffer::upload(std::size_t count, Stream stream) const {
+  if (device_pointer_ != host_ && count) device_->copy_to_device(device_pointer_, host_, count * sizeof(std::int32_t), stream);
+}
+
+}  // namespace mstar::resource

@@ -1,0 +1,107 @@
+// Resources: state that outlives a step. Every one follows the same life: add -> (admit -> plan -> commit | rollback)* -> remove.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mstar/base/ids.h"
+#include "mstar/base/result.h"
+#include "mstar/decl/request.h"
+#include "mstar/decl/resource.h"
+#include "mstar/device/device.h"
+
+namespace mstar::resource {
+
+// What one row of a step asks of the resources of its component.
+struct RowDemand {
+  int tokens = 0;          // appended to paged KV and counted by positions
+  int context_tokens = 0;  // written to cross KV in this step
+  bool samples = false;    // takes a sampler row
+  int label = 0;           // index into the KV's labels
+};
+
+struct StepRow {
+  RequestId request;
+  RowDemand demand;
+};
+
+// The rows of one step, laid end to end: row r owns tokens [token_offsets[r], token_offsets[r+1]).
+struct StepRows {
+  std::vector<StepRow> rows;
+  std::vector<std::int32_t> token_offsets = {0};
+  int slot = 0;  // which of the double-buffered plan buffers this step writes
+
+  int num_rows() const { return static_cast<int>(rows.size()); }
+  int num_tokens() const { return token_offsets.back(); }
+  void add(StepRow row) {
+    token_offsets.push_back(token_offsets.back() + row.demand.tokens);
+    rows.push_back(row);
+  }
+};
+
+enum class Admit : std::uint8_t { ok, wait };
+
+struct Usage {
+  std::string name;
+  std::int64_t used = 0;   // pages, slots or rows
+  std::int64_t total = 0;
+  std::size_t bytes = 0;   // of device memory
+};
+
+inline constexpr int kNumSlots = 2;
+
+// Owner thread: the worker's step loop, for every call.
+class Resource {
+ public:
+  virtual ~Resource() = default;
+  // Claims the worst case of the request (planners that promise less may wait in admit). exhausted: nothing was claimed.
+  virtual Status add_request(RequestId request, const decl::RequestParams& params) = 0;
+  // Gives everything back. Unknown requests are ignored: a request may fail before it was added.
+  virtual void remove_request(RequestId request) = 0;
+  // Grants what one row needs for its next step, on top of the rows in flight. An Error fails that row alone; after ok the
+  // row must be planned and then committed or rolled back, or be withdrawn.
+  virtual Result<Admit> admit(const StepRow& row) = 0;
+  virtual void withdraw(const StepRow& row) = 0;
+  // Fills the plan buffers of rows.slot for admitted rows. Cost: O(rows + tokens), no allocation after warmup.
+  virtual Status plan(const StepRows& rows, Stream stream) = 0;
+  virtual void commit(const StepRow& row) = 0;
+  virtual void rollback(const StepRow& row) = 0;
+  virtual Usage usage() const = 0;
+};
+
+// Sizes of the pools, decided before anything is allocated.
+struct PoolLimits {
+  int max_requests = 16;
+  int max_rows = 16;    // of one step
+  int max_tokens = 64;  // of one step
+  int head_shards = 1;  // tp * sp ranks of the node's lockstep group
+};
+
+// Device bytes that make_resource would allocate, for the memory plan.
+std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limits);
+// exhausted when the device has no room; bad_model when the spec is not supported on this build.
+Result<std::unique_ptr<Resource>> make_resource(const decl::ResourceSpec& spec, const PoolLimits& limits, Device& device);
+
+// A plan buffer: written on the host, read on the device; one copy per step where they differ.
+class PlanBuffer {
+ public:
+  static Result<PlanBuffer> create(Device& device, std::size_t count);
+  PlanBuffer() = default;
+  PlanBuffer(PlanBuffer&& other) noexcept { *this = std::move(other); }
+  PlanBuffer& operator=(PlanBuffer&& other) noexcept;
+  ~PlanBuffer();
+  std::span<std::int32_t> host() const { return {host_, count_}; }
+  const std::int32_t* on_device() const { return device_pointer_; }
+  void upload(std::size_t count, Stream stream) const;
+
+ private:
+  Device* device_ = nullptr;
+  std::int32_t* host_ = nullptr;
+  std::int32_t* device_pointer_ = nullptr;
+  std::size_t count_ = 0;
+};
+
+}  // namespace mstar::resource

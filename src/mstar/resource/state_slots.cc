@@ -1,0 +1,98 @@
+#include "mstar/resource/state_slots.h"
+
+#include <algorithm>
+
+#include "mstar/base/check.h"
+
+namespace mstar::resource {
+namespace {
+
+Shape slotted(const decl::StateTensor& tensor, int num_slots) {
+  std::vector<std::int64_t> dims = {num_slots};
+  dims.insert(dims.end(), tensor.dims.begin(), tensor.dims.end());
+  return Shape(dims);
+}
+
+}  // namespace
+
+std::size_t StateSlots::planned_bytes(const std::vector<decl::StateTensor>& tensors, int num_labels,
+                                      const PoolLimits& limits) {
+  std::size_t bytes = 0;
+  for (const auto& tensor : tensors)
+    bytes += static_cast<std::size_t>(slotted(tensor, 1 + limits.max_requests * num_labels).num_elements()) *
+             dtype_bytes(tensor.dtype);
+  return bytes;
+}
+
+Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const std::vector<decl::StateTensor>& tensors,
+                                                       int num_labels, const PoolLimits& limits, Device& device) {
+  std::unique_ptr<StateSlots> slots(new StateSlots(std::move(name), num_labels, limits, device));
+  const int num_slots = 1 + limits.max_requests * num_labels;
+  for (const auto& tensor : tensors) {
+    MSTAR_TRY_ASSIGN(Tensor storage, Tensor::allocate(device, tensor.dtype, slotted(tensor, num_slots)));
+    device.fill_zero(storage.view().pointer, storage.bytes(), device.default_stream());
+    slots->storage_.push_back(std::move(storage));
+  }
+  for (int i = num_slots - 1; i > 0; --i) slots->free_.push_back(i);
+  for (auto& plan : slots->plans_) {
+    MSTAR_TRY_ASSIGN(plan, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_rows)));
+  }
+  return slots;
+}
+
+Status StateSlots::add_request(RequestId request, const decl::RequestParams&) {
+  if (requests_.count(request)) return ok_status();
+  if (static_cast<int>(free_.size()) < num_labels_)
+    return exhausted("no slot for another request in '" + name_ + "'; raise max_concurrent_requests");
+  std::vector<std::int32_t> held(free_.end() - num_labels_, free_.end());
+  free_.resize(free_.size() - static_cast<std::size_t>(num_labels_));
+  for (const std::int32_t slot : held)
+    for (const Tensor& tensor : storage_) {
+      const TensorView view = tensor.view().at(slot);
+      device_.fill_zero(view.pointer, view.bytes(), device_.default_stream());
+    }
+  requests_.emplace(request, std::move(held));
+  return ok_status();
+}
+
+void StateSlots::remove_request(RequestId request) {
+  const auto it = requests_.find(request);
+  if (it == requests_.end()) return;
+  free_.insert(free_.end(), it->second.begin(), it->second.end());
+  requests_.erase(it);
+}
+
+Result<Admit> StateSlots::admit(const StepRow& row) {
+  if (!requests_.count(row.request)) return internal_error("a row of a request that '" + name_ + "' does not know");
+  return Admit::ok;
+}
+
+Status StateSlots::plan(const StepRows& rows, Stream stream) {
+  MSTAR_CHECK(rows.num_rows() <= limits_.max_rows);
+  const auto index = plans_[rows.slot].host();
+  for (int r = 0; r < rows.num_rows(); ++r) {
+    const auto& held = requests_.at(rows.rows[r].request);
+    index[r] = held[std::min<std::size_t>(rows.rows[r].demand.label, held.size() - 1)];
+  }
+  plans_[rows.slot].upload(rows.num_rows(), stream);
+  return ok_status();
+}
+
+Usage StateSlots::usage() const {
+  std::size_t bytes = 0;
+  for (const Tensor& tensor : storage_) bytes += tensor.bytes();
+  return {name_, static_cast<std::int64_t>(requests_.size()) * num_labels_,
+          static_cast<std::int64_t>(limits_.max_requests) * num_labels_, bytes};
+}
+
+Status StateSlots::fork(RequestId request, int from_label, int to_label, Stream stream) {
+  const auto it = requests_.find(request);
+  if (it == requests_.end()) return internal_error("fork of a request that '" + name_ + "' does not know");
+  for (const Tensor& tensor : storage_) {
+    const TensorView from = tensor.view().at(it->second[from_label]);
+    device_.copy_within(tensor.view().at(it->second[to_label]).pointer, from.pointer, from.bytes(), stream);
+  }
+  return ok_status();
+}
+
+}  // namespace mstar::resource
