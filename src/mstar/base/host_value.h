@@ -20,9 +20,19 @@ class HostValue {
  public:
   HostValue() = default;
   HostValue(DType dtype, std::vector<std::int64_t> dims, std::vector<std::byte> bytes)
-      : dtype_(dtype),
-        dims_(std::move(dims)),
-        bytes_(std::make_shared<const std::vector<std::byte>>(std::move(bytes))) {}
+      : dtype_(dtype), dims_(std::move(dims)) {
+    auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+    bytes_ = *owner;
+    owner_ = std::move(owner);
+  }
+  // Shares an upload without a copy; `text` is never null.
+  static HostValue shared_blob(std::shared_ptr<const std::string> text) {
+    HostValue out;
+    out.dims_ = {static_cast<std::int64_t>(text->size())};
+    out.bytes_ = std::as_bytes(std::span<const char>(text->data(), text->size()));
+    out.owner_ = std::move(text);
+    return out;
+  }
 
   static HostValue utf8(std::string_view text) { return raw(DType::utf8, text.data(), text.size()); }
   static HostValue blob(std::string_view data) { return raw(DType::bytes, data.data(), data.size()); }
@@ -38,7 +48,9 @@ class HostValue {
 
   DType dtype() const { return dtype_; }
   const std::vector<std::int64_t>& dims() const { return dims_; }
-  std::span<const std::byte> bytes() const { return bytes_ ? std::span<const std::byte>(*bytes_) : std::span<const std::byte>(); }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  // Keeps bytes() alive.
+  const std::shared_ptr<const void>& owner() const { return owner_; }
   std::string_view text() const {
     return {reinterpret_cast<const char*>(bytes().data()), bytes().size()};
   }
@@ -58,7 +70,8 @@ class HostValue {
 
   DType dtype_ = DType::bytes;
   std::vector<std::int64_t> dims_;
-  std::shared_ptr<const std::vector<std::byte>> bytes_;
+  std::shared_ptr<const void> owner_;
+  std::span<const std::byte> bytes_;
 };
 
 }  // namespace mstar

@@ -5,10 +5,16 @@
 #include "mstar/base/check.h"
 
 namespace mstar::resource {
+namespace {
+
+// Attention reads keys in blocks of 16.
+int capacity_of(const decl::CrossKv& spec) { return (spec.max_context_tokens + 15) / 16 * 16; }
+
+}  // namespace
 
 std::size_t CrossKvPool::planned_bytes(const decl::CrossKv& spec, const PoolLimits& limits) {
   return static_cast<std::size_t>(spec.layers) * 2 * (1 + limits.max_requests) *
-         std::max(1, spec.kv_heads / limits.head_shards) * spec.max_context_tokens * spec.head_dim *
+         std::max(1, spec.kv_heads / limits.head_shards) * capacity_of(spec) * spec.head_dim *
          dtype_bytes(spec.dtype);
 }
 
@@ -16,12 +22,12 @@ Result<std::unique_ptr<CrossKvPool>> CrossKvPool::create(const decl::CrossKv& sp
                                                          Device& device) {
   std::unique_ptr<CrossKvPool> pool(new CrossKvPool(spec, limits, device));
   MSTAR_TRY_ASSIGN(pool->storage_, Tensor::allocate(device, spec.dtype,
-                                                    {spec.layers, 2, 1 + limits.max_requests,
-                                                     std::max(1, spec.kv_heads / limits.head_shards),
-                                                     spec.max_context_tokens, spec.head_dim}));
+                                                    {spec.layers, 2, 1 + limits.max_requests, capacity_of(spec),
+                                                     std::max(1, spec.kv_heads / limits.head_shards), spec.head_dim}));
   for (int i = limits.max_requests; i > 0; --i) pool->free_.push_back(i);
   for (Slot& slot : pool->slots_) {
     MSTAR_TRY_ASSIGN(slot.index, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_rows)));
+    MSTAR_TRY_ASSIGN(slot.offsets, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_rows) + 1));
     MSTAR_TRY_ASSIGN(slot.lengths, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_rows)));
   }
   return pool;
@@ -53,12 +59,17 @@ Result<Admit> CrossKvPool::admit(const StepRow& row) {
 Status CrossKvPool::plan(const StepRows& rows, Stream stream) {
   MSTAR_CHECK(rows.num_rows() <= limits_.max_rows);
   Slot& slot = slots_[rows.slot];
+  slot.num_rows = rows.num_rows();
+  slot.num_tokens = 0;
+  slot.offsets.host()[0] = 0;
   for (int r = 0; r < rows.num_rows(); ++r) {
     const Entry& entry = requests_.at(rows.rows[r].request);
     const int written = rows.rows[r].demand.context_tokens;
     slot.index.host()[r] = entry.slot;
     slot.lengths.host()[r] = written ? written : entry.length;
+    slot.offsets.host()[r + 1] = slot.num_tokens += written;
   }
+  slot.offsets.upload(static_cast<std::size_t>(rows.num_rows()) + 1, stream);
   slot.index.upload(rows.num_rows(), stream);
   slot.lengths.upload(rows.num_rows(), stream);
   return ok_status();
@@ -67,6 +78,14 @@ Status CrossKvPool::plan(const StepRows& rows, Stream stream) {
 void CrossKvPool::commit(const StepRow& row) {
   const auto it = requests_.find(row.request);
   if (it != requests_.end() && row.demand.context_tokens) it->second.length = row.demand.context_tokens;
+}
+
+SlotKvView CrossKvPool::view(int layer, int slot) const {
+  const TensorView both = storage_.view().at(layer);
+  return {.keys = both.at(0),
+          .values = both.at(1),
+          .slots = slots_[slot].index.on_device(),
+          .lengths = slots_[slot].lengths.on_device()};
 }
 
 Usage CrossKvPool::usage() const {

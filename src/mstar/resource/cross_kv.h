@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mstar/resource/resource.h"
-#include "mstar/tensor/tensor.h"
+#include "mstar/tensor/kv_view.h"
 
 namespace mstar::resource {
 
@@ -23,12 +23,9 @@ class CrossKvPool final : public Resource {
   void rollback(const StepRow&) override {}
   Usage usage() const override;
 
-  // Slots of the rows planned in `slot` [num_rows] i32 and their context lengths [num_rows] i32.
-  const std::int32_t* slot_index(int slot) const { return slots_[slot].index.on_device(); }
-  const std::int32_t* lengths(int slot) const { return slots_[slot].lengths.on_device(); }
-  // The pool of one layer: keys and values [num_slots, kv_heads, max_context, head_dim].
-  TensorView keys(int layer) const { return storage_.view().at(layer).at(0); }
-  TensorView values(int layer) const { return storage_.view().at(layer).at(1); }
+  // One layer's slots for the rows planned in `slot`; lengths count what this step writes.
+  SlotKvView view(int layer, int slot) const;
+  RaggedView contexts(int slot) const { return {slots_[slot].offsets.on_device(), slots_[slot].num_rows, slots_[slot].num_tokens}; }
 
  private:
   struct Entry {
@@ -36,14 +33,16 @@ class CrossKvPool final : public Resource {
     int length = 0;
   };
   struct Slot {
-    PlanBuffer index, lengths;
+    PlanBuffer index, lengths, offsets;
+    int num_rows = 0;
+    int num_tokens = 0;  // context tokens written by this step
   };
   CrossKvPool(const decl::CrossKv& spec, const PoolLimits& limits, Device& device)
       : spec_(spec), limits_(limits), device_(device) {}
   decl::CrossKv spec_;
   PoolLimits limits_;
   Device& device_;
-  Tensor storage_;  // [layers, 2, 1 + max_requests, kv_heads, max_context, head_dim]; slot 0 is the sink
+  Tensor storage_;  // [layers, 2, 1 + max_requests, capacity, kv_heads, head_dim]; slot 0 is the sink
   std::vector<std::int32_t> free_;
   std::unordered_map<RequestId, Entry> requests_;
   Slot slots_[kNumSlots];

@@ -63,11 +63,12 @@ Result<Admit> PagedKvPool::admit(const StepRow& row) {
   const auto it = requests_.find(row.request);
   if (it == requests_.end()) return internal_error("a row of a request that '" + spec_.name + "' does not know");
   Sequence& sequence = it->second[row.demand.label];
+  if (row.demand.restart) sequence.committed_tokens = sequence.planned_tokens = 0;
   const int wanted = sequence.planned_tokens + row.demand.tokens;
   if (wanted > spec_.max_tokens_per_request)
     return invalid_request("the context of " + std::to_string(spec_.max_tokens_per_request) +
                            " tokens is full; send a shorter prompt or a smaller max_tokens");
-  const int more = pages_for(wanted) - static_cast<int>(sequence.pages.size());
+  const int more = std::max(0, pages_for(wanted) - static_cast<int>(sequence.pages.size()));
   if (more > static_cast<int>(free_.size())) return Admit::wait;
   for (int i = 0; i < more; ++i) {
     sequence.pages.push_back(free_.back());

@@ -21,6 +21,7 @@ struct RowDemand {
   int context_tokens = 0;  // written to cross KV in this step
   bool samples = false;    // takes a sampler row
   int label = 0;           // index into the KV's labels
+  bool restart = false;    // forgets the label's earlier tokens first (a new window of the same request)
 };
 
 struct StepRow {

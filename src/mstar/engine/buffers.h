@@ -1,0 +1,61 @@
+// Output memory of steps: device buffers that are recycled, shared by the rows of a batch, and read by later steps.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "mstar/base/value.h"
+#include "mstar/device/device.h"
+#include "mstar/tensor/tensor.h"
+
+namespace mstar::engine {
+
+// Recycles device memory by size class, so that a warm step allocates nothing. Must outlive its buffers (shared owners).
+// Thread: any; buffers come back from whichever thread drops the last reference.
+class BufferPool : public std::enable_shared_from_this<BufferPool> {
+ public:
+  explicit BufferPool(Device& device) : device_(device) {}
+  ~BufferPool();
+
+  struct Block {
+    std::shared_ptr<BufferPool> pool;
+    void* pointer = nullptr;
+    std::size_t bytes = 0;
+    Block() = default;
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
+    ~Block();
+  };
+  // Owners of a block: the row buffers cut from it.
+  Result<std::shared_ptr<Block>> take(std::size_t bytes);
+  Device& device() { return device_; }
+  std::int64_t num_allocations() const;  // fresh ones, for the step-path counter
+  std::size_t held_bytes() const;
+
+ private:
+  void give_back(void* pointer, std::size_t bytes);
+  Device& device_;
+  mutable std::mutex mutex_;
+  std::map<std::size_t, std::vector<void*>> free_;
+  std::int64_t num_allocations_ = 0;
+  std::size_t held_bytes_ = 0;
+};
+
+// One row's part of a batch's output.
+class RowBuffer final : public DeviceBuffer {
+ public:
+  RowBuffer(std::shared_ptr<BufferPool::Block> block, TensorView view) : block_(std::move(block)), view_(view) {}
+  DType dtype() const override { return view_.dtype; }
+  std::vector<std::int64_t> dims() const override { return {view_.shape.dims().begin(), view_.shape.dims().end()}; }
+  std::size_t size_bytes() const override { return view_.bytes(); }
+  Result<HostValue> to_host() const override;
+  TensorView view() const { return view_; }
+
+ private:
+  std::shared_ptr<BufferPool::Block> block_;
+  TensorView view_;
+};
+
+}  // namespace mstar::engine

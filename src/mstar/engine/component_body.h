@@ -1,0 +1,118 @@
+// What the author of a device component writes: declare what each row needs, then one forward over the whole batch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mstar/base/value.h"
+#include "mstar/decl/decl.h"
+#include "mstar/ops/op_context.h"
+#include "mstar/resource/resource.h"
+#include "mstar/weights/weight_map.h"
+
+namespace mstar::engine {
+
+// One request's part of a step. Everything it points at outlives the step.
+struct RowInputs {
+  RequestId request;
+  std::shared_ptr<const decl::RequestParams> params;
+  decl::WalkRef walk;
+  const decl::Run* run = nullptr;
+  std::vector<Values> ports;  // per input port of `run`
+  std::shared_ptr<const std::map<std::string, std::int64_t>> flags;  // of the walk, set by the plan; may be null
+  int iteration = 0;                                                 // of the innermost loop
+  bool is_final = false;                                             // the last chunk of a stream is among the inputs
+
+  std::int64_t flag(const std::string& name, std::int64_t fallback) const;
+  // The port's first value, or null when this run has no such port or it came empty.
+  const Value* value(decl::PortRef port) const;
+};
+
+// A batch tensor of the forward: the items of all rows laid end to end, [total items, item_dims...].
+struct SlotSpec {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> item_dims = {};
+  int max_items = 0;      // of one step; sizes captured buffers and the output pool
+  bool to_host = false;   // outputs only: small results that the host reads each step (sampled tokens)
+};
+// A row's share of an input slot: the value of one of its ports. A value of rank item rank + 1 counts dims[0] items, a value
+// of the item's own rank counts one.
+struct SlotSource {
+  int slot = 0;
+  const Value* value = nullptr;
+};
+// A row's share of an output slot, which becomes the value of an output port (index into Run::outputs; -1: to no port).
+struct SlotResult {
+  int slot = 0;
+  int output = -1;
+  int items = 0;
+  bool drop_items_axis = false;  // one item becomes a value of the item's own rank
+};
+
+struct RowDemand {
+  resource::RowDemand resources;
+  std::vector<SlotSource> sources;
+  std::vector<SlotResult> results;
+};
+
+// The batch as the forward sees it.
+class Forward {
+ public:
+  virtual ~Forward() = default;
+  virtual OpContext& ops() = 0;
+  virtual int num_rows() const = 0;
+  virtual const RowInputs& row(int r) const = 0;
+  virtual const RowDemand& demand(int r) const = 0;
+  // The rows' items of an input slot; offsets [num_rows + 1] on the host.
+  virtual TensorView input(int slot) const = 0;
+  virtual std::span<const std::int32_t> input_offsets(int slot) const = 0;
+  virtual TensorView output(int slot) const = 0;
+  virtual std::span<const std::int32_t> output_offsets(int slot) const = 0;
+  virtual resource::Resource& resource(decl::ResourceRef ref) const = 0;
+  // Which of the double-buffered plan buffers this step uses.
+  virtual int plan_slot() const = 0;
+  // Token offsets [num_rows + 1] on the host.
+  virtual std::span<const std::int32_t> token_offsets() const = 0;
+  // The row's component signal: the named loop ends after this iteration.
+  virtual void stop_loop(int row, std::string_view loop) = 0;
+  // Fails one row; the others go on.
+  virtual void fail_row(int row, Error error) = 0;
+};
+
+// Owner thread: the worker's step loop, for every call.
+class ComponentBody {
+ public:
+  virtual ~ComponentBody() = default;
+  virtual std::vector<SlotSpec> input_slots() const = 0;
+  virtual std::vector<SlotSpec> output_slots() const = 0;
+  // What this row needs. An Error fails the row. Host only; microseconds.
+  virtual Result<RowDemand> declare(const RowInputs& row) = 0;
+  // Arena bytes that one step of this size needs. Host only.
+  virtual std::size_t workspace_bytes(int rows, int tokens) const = 0;
+  // A forward of n > 1 slices is run slice by slice; between two of them the worker may run other components.
+  virtual int num_slices() const { return 1; }
+  virtual Status forward(Forward& step, int slice) = 0;
+  // The request is gone: drop what the body keeps for it.
+  virtual void forget(RequestId) {}
+  // Bytes of weights held, for the memory plan.
+  virtual std::size_t weight_bytes() const { return 0; }
+};
+
+// What a body is built from.
+struct BuildContext {
+  const decl::Decl& decl;
+  weights::WeightMap& weights;
+  Device& device;
+  ThreadPool* pool = nullptr;
+  Arena* scratch = nullptr;
+  resource::PoolLimits limits;
+  DType compute = DType::f32;
+};
+
+}  // namespace mstar::engine

@@ -1,0 +1,219 @@
+#include "mstar/models/whisper/whisper.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "mstar/models/whisper/whisper_body.h"
+#include "mstar/models/whisper/whisper_stages.h"
+
+namespace mstar::models {
+namespace {
+
+using namespace decl;
+
+// The walks that the plan chooses from, and the ports it reads or gives.
+struct WhisperWalks {
+  WalkRef detect, listen, prompt, decode, close;
+  PortRef seek, language, next, history;
+};
+
+// Next-window plan: [detect] -> listen|prompt -> decode|close -> listen ... until the recording ends. Plain sequential decoding.
+class WhisperPlan final : public Plan {
+ public:
+  WhisperPlan(const WhisperRefs& refs, const WhisperWalks& walks, const RequestParams& params)
+      : refs_(refs), walks_(walks), config_(*refs.config) {
+    translate_ = params.fields.get_string("task", "transcribe").value_or("") == "translate";
+    const std::string code = params.fields.get_string("language", "").value_or("");
+    if (config_.tokens.multilingual && !code.empty()) language_ = config_.tokens.language_id(*config_.tokenizer, code);
+    const auto prompt = params.fields.get_string("prompt", "").value_or("");
+    if (!prompt.empty()) history_ = config_.tokenizer->encode(" " + prompt, {.parse_added = false});
+  }
+
+  Result<Decision> next(const PlanView& view) override {
+    if (!view.finished.valid()) {
+      if (config_.tokens.multilingual && language_ < 0) return Decision(with_prompt(walks_.detect, {config_.tokens.sot}));
+      return Decision(window(walks_.listen));
+    }
+    if (view.finished == walks_.detect) {
+      const auto probabilities = view.kept.at(refs_.language_probs).front().as<float>();
+      const auto best = std::max_element(probabilities.begin(), probabilities.end()) - probabilities.begin();
+      language_ = config_.tokens.languages[static_cast<std::size_t>(best)];
+      return Decision(window(walks_.prompt));
+    }
+    if (view.finished == walks_.listen || view.finished == walks_.prompt) return Decision(after_prompt(view));
+    return Decision(after_window(view));
+  }
+
+ private:
+  NextWalk with_prompt(WalkRef walk, std::vector<std::int32_t> prompt) {
+    prompt_tokens_ = static_cast<int>(prompt.size());
+    NextWalk next{.walk = walk};
+    next.inputs.push_back({refs_.prompt, {HostValue::i32(prompt)}});
+    const std::int32_t seek[1] = {seek_};
+    if (walk != walks_.prompt) next.inputs.push_back({walks_.seek, {HostValue::i32(seek)}});
+    return next;
+  }
+  NextWalk window(WalkRef walk) { return with_prompt(walk, window_prompt(config_.tokens, history_, language_, translate_)); }
+
+  NextWalk after_prompt(const PlanView& view) {
+    const HostValue first = view.kept.at(refs_.first).front();
+    const auto& sampling = view.params.sampling;
+    // The prompt's last token is fed by the walk that samples the first one, so it counts as a position, not as a token.
+    int budget = std::min(kMaxWindowTokens, config_.text_positions - prompt_tokens_ + 1);
+    if (sampling.max_tokens >= 0) budget = static_cast<int>(std::min<std::int64_t>(budget, sampling.max_tokens - view.num_tokens + 1));
+    const bool ended = first.as<std::int32_t>()[0] == config_.tokens.eot && !sampling.ignore_eos;
+    const std::int32_t language[1] = {language_};
+    NextWalk next{.walk = ended || budget <= 1 ? walks_.close : walks_.decode};
+    next.inputs.push_back({walks_.language, {HostValue::i32(language)}});
+    if (next.walk == walks_.decode) {
+      next.inputs.push_back({refs_.token, {first}});
+      next.caps = {{"decode", budget - 1}};
+    }
+    return next;
+  }
+
+  Decision after_window(const PlanView& view) {
+    const auto& sampling = view.params.sampling;
+    seek_ = view.kept.at(walks_.next).front().as<std::int32_t>()[0];
+    const auto history = view.kept.at(walks_.history).front().as<std::int32_t>();
+    history_.assign(history.begin(), history.end());
+    const std::int32_t content = view.kept.at(refs_.window).front().as<std::int32_t>()[kWindowContentFrames];
+    if (sampling.max_tokens >= 0 && view.num_tokens >= sampling.max_tokens) {
+      const auto end = view.loop_ends.find("decode");
+      const bool stopped = end != view.loop_ends.end() && end->second == LoopEnd::stop && seek_ >= content;
+      return Done{stopped ? Finish::stop : Finish::length};
+    }
+    if (seek_ >= content) return Done{Finish::stop};
+    return window(walks_.listen);
+  }
+
+  WhisperRefs refs_;
+  WhisperWalks walks_;
+  const WhisperConfig& config_;
+  bool translate_ = false;
+  std::int32_t language_ = -1;
+  std::int32_t seek_ = 0;
+  int prompt_tokens_ = 0;
+  std::vector<std::int32_t> history_;
+};
+
+Result<Intake> intake(const WhisperRefs& refs, PortRef file, const ApiRequest& request) {
+  Intake out;
+  if (request.media.size() != 1 || request.media[0].modality != Modality::audio)
+    return std::move(invalid_request(request.media.empty() ? "no audio was sent: put it in the form field 'file'"
+                                                           : "one audio file a request, please")).with_field("file");
+  out.inputs[file] = {HostValue::shared_blob(request.media[0].bytes)};
+  out.params.fields = request.fields;
+  out.params.output_modalities = {Modality::text};
+  auto& fields = out.params.fields;
+  if (request.route == Route::audio_translations) fields.set("task", std::string("translate"));
+  if (!request.text.empty() && !fields.has("prompt")) fields.set("prompt", request.text);
+  const WhisperConfig& config = *refs.config;
+  MSTAR_TRY_ASSIGN(const std::string task, fields.get_string("task", "transcribe"));
+  if (task != "transcribe" && task != "translate")
+    return std::move(invalid_request("'task' must be transcribe or translate")).with_field("task");
+  if (task == "translate" && !config.tokens.multilingual)
+    return std::move(invalid_request("this model knows English only and cannot translate")).with_field("model");
+  MSTAR_TRY_ASSIGN(const std::string language, fields.get_string("language", ""));
+  if (!language.empty() && config.tokens.multilingual && config.tokens.language_id(*config.tokenizer, language) < 0)
+    return std::move(invalid_request("'" + language + "' is no language of this model; give a code such as en, de or zh")).with_field("language");
+  if (!language.empty() && !config.tokens.multilingual && language != "en")
+    return std::move(invalid_request("this model knows English (en) only")).with_field("language");
+  MSTAR_TRY(fields.get_string("prompt", ""));
+  MSTAR_TRY(fields.get_bool("condition_on_previous_text", true));
+  auto& sampling = out.params.sampling;
+  MSTAR_TRY_ASSIGN(sampling.temperature, fields.get_number("temperature", 0.0));
+  if (sampling.temperature < 0 || sampling.temperature > 2)
+    return std::move(invalid_request("'temperature' must be between 0 and 2")).with_field("temperature");
+  MSTAR_TRY_ASSIGN(sampling.max_tokens, fields.get_int("max_tokens", -1));
+  if (fields.has("max_tokens") && sampling.max_tokens < 1)
+    return std::move(invalid_request("'max_tokens' must be at least 1")).with_field("max_tokens");
+  MSTAR_TRY_ASSIGN(sampling.ignore_eos, fields.get_bool("ignore_eos", false));
+  MSTAR_TRY_ASSIGN(const std::int64_t seed, fields.get_int("seed", 0));
+  sampling.seed = static_cast<std::uint64_t>(seed);
+  return out;
+}
+
+}  // namespace
+
+bool whisper_recognises(const ModelSource& source) {
+  return source.checkpoint->spec_name() == "WhisperSpec" || source.checkpoint->find("model.encoder.conv1.weight") ||
+         source.checkpoint->find("encoder.conv1.weight");
+}
+
+Result<Decl> declare_whisper(const ModelSource& source) {
+  MSTAR_TRY_ASSIGN(WhisperConfig read, WhisperConfig::read(source));
+  const auto config = std::make_shared<const WhisperConfig>(std::move(read));
+  const WhisperConfig& c = *config;
+  Decl d(source.name.empty() ? "whisper" : source.name);
+  WhisperRefs r;
+  WhisperWalks w;
+  r.config = config;
+
+  r.self_kv = d.resource(PagedKv{.name = "decoder.kv", .layers = c.decoder_layers, .kv_heads = c.heads, .head_dim = c.head_dim(),
+                                 .page_tokens = 16, .max_tokens_per_request = c.text_positions});
+  r.cross_kv = d.resource(CrossKv{.name = "decoder.cross", .layers = c.decoder_layers, .kv_heads = c.heads, .head_dim = c.head_dim(),
+                                  .max_context_tokens = c.audio_positions});
+  r.sampler = d.resource(Sampler{.name = "decoder.sampler", .vocab = c.vocab});
+
+  const PortRef file = d.port({.name = "file", .dtype = DType::bytes, .axes = {{"bytes"}}, .travel = {FromRequest{}}});
+  w.seek = d.port({.name = "seek", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}});
+  r.prompt = d.port({.name = "prompt", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {FromPlan{}}});
+  w.language = d.port({.name = "language", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}});
+  r.pcm = d.port({.name = "pcm", .dtype = DType::pcm, .axes = {{"samples"}}});
+  r.window = d.port({.name = "window", .dtype = DType::i32, .axes = {{"fields", kWindowFields}}, .travel = {Keep{}}});
+  r.mel_max = d.port({.name = "mel_max", .dtype = DType::f32, .axes = {{"one", 1}}});
+  const PortRef length = d.port({.name = "length", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
+  r.states = d.port({.name = "states", .dtype = DType::f32, .axes = {{"positions", c.audio_positions}, {"dim", c.dim}}});
+  r.context = d.port({.name = "context", .dtype = DType::i32, .axes = {{"one", 1}}});
+  r.language_probs = d.port({.name = "language_probs", .dtype = DType::f32, .axes = {{"languages"}}, .travel = {Keep{}}});
+  r.first = d.port({.name = "first", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {Keep{}}, .counts_token = true});
+  r.first_score = d.port({.name = "first_score", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
+  r.no_speech = d.port({.name = "no_speech", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
+  r.token = d.port({.name = "token", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}, .counts_token = true});
+  r.score = d.port({.name = "score", .dtype = DType::f32, .axes = {{"one", 1}}});
+  const PortRef segments = d.port({.name = "segments", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "segment"}}});
+  const PortRef about = d.port({.name = "about", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "metadata"}}});
+  w.next = d.port({.name = "next", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {Keep{}}});
+  w.history = d.port({.name = "history", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {Keep{}}});
+
+  const auto audio = d.component(HostComponent{.name = "audio", .make = [config](const RequestParams&) { return make_audio_stage(config); }});
+  const auto segment = d.component(HostComponent{.name = "segment", .make = [config](const RequestParams& p) { return make_segment_stage(config, p); }});
+  const auto encoder = d.component(DeviceComponent{.name = "encoder", .build = build_whisper_encoder(r)});
+  const auto cross = d.component(DeviceComponent{.name = "cross", .build = build_whisper_cross(r), .uses = {r.cross_kv}});
+  const auto decoder = d.component(DeviceComponent{.name = "decoder", .build = build_whisper_decoder(r), .uses = {r.self_kv, r.cross_kv, r.sampler},
+                                                   .max_batch_rows = 32, .max_batch_tokens = 512});
+
+  const auto hear = [&](std::vector<PortRef> decoder_out) {
+    return Sequential{{Run{audio, {file, w.seek}, {r.pcm, r.window, r.mel_max, length}}, Run{encoder, {r.pcm, r.window, r.mel_max}, {r.states}},
+                       Run{cross, {r.states}, {r.context}}, Run{decoder, {r.context, r.prompt}, std::move(decoder_out)}}};
+  };
+  const std::vector<PortRef> firsts = {r.first, r.first_score, r.no_speech};
+  w.detect = d.walk("detect", hear({r.language_probs}));
+  w.listen = d.walk("listen", hear(firsts));
+  w.prompt = d.walk("prompt", Run{decoder, {r.prompt}, firsts});
+  w.decode = d.walk("decode", Sequential{{Loop{.name = "decode", .body = {Run{decoder, {r.token}, {r.token, r.score}}},
+                                               .stop = TokenStop{.token = r.token, .ids = {c.tokens.eot}}, .at_most = kMaxWindowTokens,
+                                               .accumulated = {r.token, r.score}},
+                                          Run{segment, {r.window, w.language, r.first, r.first_score, r.no_speech, r.token, r.score, length},
+                                              {segments, w.next, w.history, about}}}});
+  w.close = d.walk("close", Run{segment, {r.window, w.language, r.first, r.first_score, r.no_speech, length},
+                                {segments, w.next, w.history, about}});
+  d.partition({.walks = {w.detect, w.listen, w.prompt, w.decode, w.close},
+               .plan = [r, w](const RequestParams& p) { return std::make_unique<WhisperPlan>(r, w, p); }});
+
+  const auto emit = [segments](PortRef port, const HostValue& value, const RequestParams&) -> Result<Chunk> {
+    if (port == segments) return Chunk{.modality = Modality::text, .format = "segment", .value = value};
+    Chunk about_it{.modality = Modality::text, .format = "metadata"};
+    const std::string text(value.text());
+    about_it.metadata.set("language", text.substr(0, text.find(' ')));
+    about_it.metadata.set("duration", std::strtod(text.c_str() + text.find(' '), nullptr));
+    return about_it;
+  };
+  for (const Route route : {Route::audio_transcriptions, Route::audio_translations, Route::generate})
+    d.surface({.route = route, .intake = [r, file](const ApiRequest& request) { return intake(r, file, request); }, .emit = emit});
+  d.weights(whisper_weight_rules(source.checkpoint->format()));
+  return d;
+}
+
+}  // namespace mstar::models

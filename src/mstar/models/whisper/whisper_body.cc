@@ -1,0 +1,507 @@
+#include "mstar/models/whisper/whisper_body.h"
+
+#include <cmath>
+#include <unordered_map>
+
+#include "mstar/base/check.h"
+#include "mstar/engine/component_body.h"
+#include "mstar/nn/linear.h"
+#include "mstar/ops/attention/attention.h"
+#include "mstar/ops/conv1d/conv1d.h"
+#include "mstar/ops/embedding/embedding.h"
+#include "mstar/ops/kv_append/kv_append.h"
+#include "mstar/ops/mel/mel.h"
+#include "mstar/ops/sample/sample.h"
+#include "mstar/resource/cross_kv.h"
+#include "mstar/resource/paged_kv.h"
+#include "mstar/resource/sampler_rows.h"
+
+namespace mstar::models {
+namespace {
+
+using engine::Forward;
+using engine::RowDemand;
+using engine::RowInputs;
+
+// The feed-forward half of a layer: x += down(gelu(up(norm(x)))).
+struct FeedForward {
+  nn::LayerNorm norm;
+  nn::Linear up, down;
+  static Result<FeedForward> load(const nn::LoadContext& context, const std::string& name, const WhisperConfig& c) {
+    FeedForward out;
+    MSTAR_TRY_ASSIGN(out.norm, nn::LayerNorm::load(context, name + ".norm", c.dim));
+    MSTAR_TRY_ASSIGN(out.up, nn::Linear::load(context, name + ".up", c.ffn_dim, c.dim));
+    MSTAR_TRY_ASSIGN(out.down, nn::Linear::load(context, name + ".down", c.dim, c.ffn_dim));
+    return out;
+  }
+  Status run(OpContext& ops, TensorView x, TensorView normed, TensorView hidden) const {
+    MSTAR_TRY(norm.run(ops, x, normed));
+    MSTAR_TRY(up.run(ops, normed, hidden, Activation::gelu_erf));
+    return down.run(ops, hidden, x, Activation::none, x);
+  }
+  std::size_t bytes() const { return norm.bytes() + up.bytes() + down.bytes(); }
+};
+
+// The attention half's weights: norm, fused projection and output.
+struct Attention {
+  nn::LayerNorm norm;
+  nn::Linear in, out;
+  static Result<Attention> load(const nn::LoadContext& context, const std::string& name, const std::string& in_name, int in_parts,
+                                const WhisperConfig& c) {
+    Attention a;
+    MSTAR_TRY_ASSIGN(a.norm, nn::LayerNorm::load(context, name + ".norm", c.dim));
+    MSTAR_TRY_ASSIGN(a.in, nn::Linear::load(context, name + "." + in_name, in_parts * c.dim, c.dim));
+    MSTAR_TRY_ASSIGN(a.out, nn::Linear::load(context, name + ".out", c.dim, c.dim));
+    return a;
+  }
+  std::size_t bytes() const { return norm.bytes() + in.bytes() + out.bytes(); }
+};
+
+// Part `index` of a fused projection [tokens, parts * dim] as heads: [tokens, heads, head_dim], tokens apart.
+TensorView heads_of(TensorView fused, int index, const WhisperConfig& c) {
+  TensorView view = fused;
+  view.pointer = fused.data<float>() + static_cast<std::ptrdiff_t>(index) * c.dim;
+  view.shape = {fused.dim(0), c.heads, c.head_dim()};
+  view.strides = {fused.stride(0), c.head_dim(), 1};
+  return view;
+}
+TensorView as_heads(TensorView rows, const WhisperConfig& c) { return rows.reshaped({rows.dim(0), c.heads, c.head_dim()}); }
+float scale_of(const WhisperConfig& c) { return 1.0f / std::sqrt(static_cast<float>(c.head_dim())); }
+std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float) + 256; }
+
+// ---- encoder -----------------------------------------------------------------------------------------------------------
+
+class Encoder final : public engine::ComponentBody {
+ public:
+  static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
+    auto out = std::unique_ptr<Encoder>(new Encoder(refs));
+    const WhisperConfig& c = *refs.config;
+    const nn::LoadContext context{build.weights, build.device, c.storage};
+    out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
+    MSTAR_TRY_ASSIGN(out->mel_, MelPlan::make(c.num_mels));
+    // The convolutions stay in f32: int8 is for the matrices only, as in the reference.
+    MSTAR_TRY_ASSIGN(const Tensor conv1, nn::load_f32(context, "encoder.conv1.weight", {c.dim, c.num_mels, 3}));
+    MSTAR_TRY_ASSIGN(const Tensor conv2, nn::load_f32(context, "encoder.conv2.weight", {c.dim, c.dim, 3}));
+    MSTAR_TRY_ASSIGN(out->conv1_, pack_conv1d(build.device, conv1.view(), DType::f32));
+    MSTAR_TRY_ASSIGN(out->conv2_, pack_conv1d(build.device, conv2.view(), DType::f32));
+    MSTAR_TRY_ASSIGN(out->conv1_bias_, nn::load_f32(context, "encoder.conv1.bias", {c.dim}));
+    MSTAR_TRY_ASSIGN(out->conv2_bias_, nn::load_f32(context, "encoder.conv2.bias", {c.dim}));
+    MSTAR_TRY_ASSIGN(out->positions_, nn::load_f32(context, "encoder.positions", {c.audio_positions, c.dim}));
+    for (int layer = 0; layer < c.encoder_layers; ++layer) {
+      const std::string name = "encoder.layer." + std::to_string(layer);
+      MSTAR_TRY_ASSIGN(Attention attention, Attention::load(context, name + ".self", "qkv", 3, c));
+      MSTAR_TRY_ASSIGN(FeedForward ffn, FeedForward::load(context, name + ".ffn", c));
+      out->layers_.push_back({std::move(attention), std::move(ffn)});
+    }
+    MSTAR_TRY_ASSIGN(out->norm_, nn::LayerNorm::load(context, "encoder.norm", c.dim));
+    MSTAR_TRY_ASSIGN(out->row_offsets_, Tensor::allocate(build.device, DType::i32, {2}));
+    out->row_offsets_.view().data<std::int32_t>()[0] = 0;
+    out->row_offsets_.view().data<std::int32_t>()[1] = c.audio_positions;
+    return std::unique_ptr<engine::ComponentBody>(std::move(out));
+  }
+
+  std::vector<engine::SlotSpec> input_slots() const override {
+    return {{.name = "pcm", .dtype = DType::pcm, .max_items = static_cast<int>(mel_samples(c_.window_frames() + 1))},
+            {.name = "window", .dtype = DType::i32, .max_items = kWindowFields},
+            {.name = "mel_max", .dtype = DType::f32, .max_items = 1}};
+  }
+  std::vector<engine::SlotSpec> output_slots() const override {
+    return {{.name = "states", .dtype = DType::f32, .item_dims = {c_.dim}, .max_items = c_.audio_positions}};
+  }
+
+  Result<RowDemand> declare(const RowInputs& row) override {
+    RowDemand demand;
+    demand.sources = {{0, row.value(refs_.pcm)}, {1, row.value(refs_.window)}, {2, row.value(refs_.mel_max)}};
+    demand.results = {{.slot = 0, .output = 0, .items = c_.audio_positions}};
+    return demand;
+  }
+
+  std::size_t workspace_bytes(int, int) const override {
+    const std::int64_t frames = c_.window_frames(), positions = c_.audio_positions, dim = c_.dim;
+    return floats(c_.num_mels * (frames + 1)) + floats(c_.num_mels * frames) + floats(frames * dim) + 2 * floats(positions * dim) +
+           floats(positions * c_.ffn_dim) + floats(positions * 3 * dim) + scratch_bytes();
+  }
+
+  int num_slices() const override { return 2 + 2 * c_.encoder_layers; }
+
+  Status forward(Forward& step, int slice) override {
+    MSTAR_CHECK(step.num_rows() == 1, "the encoder takes one window a step");
+    OpContext& ops = step.ops();
+    TensorView x = step.output(0);
+    if (slice == 0) return stem(step, x);
+    if (slice == 1 + 2 * c_.encoder_layers) return norm_.run(ops, x, x);
+    Layer& layer = layers_[static_cast<std::size_t>((slice - 1) / 2)];
+    const auto mark = ops.arena.mark();
+    TensorView normed = ops.temporary(DType::f32, {c_.audio_positions, c_.dim});
+    Status ran;
+    if ((slice - 1) % 2 == 0) {
+      TensorView qkv = ops.temporary(DType::f32, {c_.audio_positions, 3 * c_.dim});
+      MSTAR_TRY(layer.attention.norm.run(ops, x, normed));
+      MSTAR_TRY(layer.attention.in.run(ops, normed, qkv));
+      MSTAR_TRY(attention_dense(ops, {.q = heads_of(qkv, 0, c_), .k = heads_of(qkv, 1, c_), .v = heads_of(qkv, 2, c_),
+                                      .rows = {row_offsets_.view().data<std::int32_t>(), 1, c_.audio_positions},
+                                      .scale = scale_of(c_), .out = as_heads(normed, c_)}));
+      ran = layer.attention.out.run(ops, normed, x, Activation::none, x);
+    } else {
+      TensorView hidden = ops.temporary(DType::f32, {c_.audio_positions, c_.ffn_dim});
+      ran = layer.ffn.run(ops, x, normed, hidden);
+    }
+    ops.arena.rewind(mark);
+    return ran;
+  }
+
+  std::size_t weight_bytes() const override {
+    std::size_t bytes = conv1_.bytes() + conv2_.bytes() + positions_.bytes() + norm_.bytes();
+    for (const Layer& layer : layers_) bytes += layer.attention.bytes() + layer.ffn.bytes();
+    return bytes;
+  }
+
+ private:
+  struct Layer {
+    Attention attention;
+    FeedForward ffn;
+  };
+  explicit Encoder(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
+
+  std::size_t scratch_bytes() const {
+    DenseAttentionArgs args;
+    std::int32_t offsets[2] = {0, c_.audio_positions};
+    const TensorView heads(nullptr, DType::f32, {c_.audio_positions, c_.heads, c_.head_dim()});
+    args.q = args.k = args.v = args.out = heads;
+    args.rows = {offsets, 1, c_.audio_positions};
+    std::size_t bytes = attention_dense_workspace_bytes(args, num_threads_);
+    for (const Layer& layer : layers_) {
+      bytes = std::max({bytes, layer.ffn.up.workspace_bytes(c_.audio_positions, num_threads_),
+                        layer.ffn.down.workspace_bytes(c_.audio_positions, num_threads_),
+                        layer.attention.in.workspace_bytes(c_.audio_positions, num_threads_)});
+    }
+    Conv1dArgs conv;
+    conv.x = TensorView(nullptr, DType::f32, {c_.num_mels, c_.window_frames()});
+    conv.channels_first = true;
+    conv.weight = &conv1_;
+    conv.out = TensorView(nullptr, DType::f32, {c_.window_frames(), c_.dim});
+    Conv1dArgs second;
+    second.x = conv.out;
+    second.weight = &conv2_;
+    second.stride = 2;
+    second.out = TensorView(nullptr, DType::f32, {c_.audio_positions, c_.dim});
+    return std::max({bytes, conv1d_workspace_bytes(conv, num_threads_), conv1d_workspace_bytes(second, num_threads_)}) + (1 << 16);
+  }
+
+  Status stem(Forward& step, TensorView x) {
+    OpContext& ops = step.ops();
+    const auto mark = ops.arena.mark();
+    const std::int32_t* window = step.input(1).data<std::int32_t>();
+    const std::int64_t mel_frames = window[kWindowMelFrames];
+    const std::int64_t segment = window[kWindowSegmentFrames];
+    TensorView features = ops.temporary(DType::f32, {c_.num_mels, c_.window_frames()});
+    ops.device.fill_zero(features.pointer, features.bytes(), ops.stream);  // frames past the content are 0 after normalisation
+    TensorView raw = ops.temporary(DType::f32, {c_.num_mels, mel_frames});
+    TensorView pcm = step.input(0);
+    pcm.dtype = DType::f32;
+    MSTAR_TRY(log_mel(ops, {.plan = &mel_, .pcm = pcm, .out = raw}));
+    float maximum = step.input(2).data<float>()[0];
+    if (std::isnan(maximum)) maximum = mel_maximum(raw);
+    TensorView content = raw;
+    content.shape[1] = segment;
+    TensorView kept = features;
+    kept.shape[1] = segment;
+    MSTAR_TRY(mel_normalise(ops, {.x = content, .maximum = maximum, .out = kept}));
+    TensorView first = ops.temporary(DType::f32, {c_.window_frames(), c_.dim});
+    MSTAR_TRY(conv1d(ops, {.x = features, .channels_first = true, .weight = &conv1_, .bias = conv1_bias_.view(), .stride = 1,
+                           .activation = Activation::gelu_erf, .out = first}));
+    MSTAR_TRY(conv1d(ops, {.x = first, .weight = &conv2_, .bias = conv2_bias_.view(), .stride = 2,
+                           .activation = Activation::gelu_erf, .residual = positions_.view(), .out = x}));
+    ops.arena.rewind(mark);
+    return ok_status();
+  }
+
+  WhisperRefs refs_;
+  const WhisperConfig& c_;
+  int num_threads_ = 1;
+  MelPlan mel_;
+  LinearWeight conv1_, conv2_;
+  Tensor conv1_bias_, conv2_bias_, positions_, row_offsets_;
+  std::vector<Layer> layers_;
+  nn::LayerNorm norm_;
+};
+
+// ---- cross keys and values ---------------------------------------------------------------------------------------------
+
+class CrossWriter final : public engine::ComponentBody {
+ public:
+  static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
+    auto out = std::unique_ptr<CrossWriter>(new CrossWriter(refs));
+    const WhisperConfig& c = *refs.config;
+    const nn::LoadContext context{build.weights, build.device, c.storage};
+    out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
+    for (int layer = 0; layer < c.decoder_layers; ++layer) {
+      MSTAR_TRY_ASSIGN(nn::Linear kv, nn::Linear::load(context, "decoder.layer." + std::to_string(layer) + ".cross.kv", 2 * c.dim, c.dim));
+      out->layers_.push_back(std::move(kv));
+    }
+    return std::unique_ptr<engine::ComponentBody>(std::move(out));
+  }
+  std::vector<engine::SlotSpec> input_slots() const override {
+    return {{.name = "states", .dtype = DType::f32, .item_dims = {c_.dim}, .max_items = c_.audio_positions}};
+  }
+  std::vector<engine::SlotSpec> output_slots() const override {
+    return {{.name = "context", .dtype = DType::i32, .max_items = 1, .to_host = true}};
+  }
+  Result<RowDemand> declare(const RowInputs& row) override {
+    RowDemand demand;
+    demand.resources.context_tokens = c_.audio_positions;
+    demand.sources = {{0, row.value(refs_.states)}};
+    demand.results = {{.slot = 0, .output = 0, .items = 1}};
+    return demand;
+  }
+  std::size_t workspace_bytes(int, int) const override {
+    return floats(static_cast<std::int64_t>(c_.audio_positions) * 2 * c_.dim) +
+           layers_.front().workspace_bytes(c_.audio_positions, num_threads_) + 4096;
+  }
+  int num_slices() const override { return c_.decoder_layers; }
+  Status forward(Forward& step, int slice) override {
+    OpContext& ops = step.ops();
+    auto& cross = static_cast<resource::CrossKvPool&>(step.resource(refs_.cross_kv));
+    const auto mark = ops.arena.mark();
+    TensorView kv = ops.temporary(DType::f32, {step.input(0).dim(0), 2 * c_.dim});
+    MSTAR_TRY(layers_[static_cast<std::size_t>(slice)].run(ops, step.input(0), kv));
+    MSTAR_TRY(kv_store(ops, {.keys = heads_of(kv, 0, c_), .values = heads_of(kv, 1, c_),
+                             .rows = cross.contexts(step.plan_slot()), .kv = cross.view(slice, step.plan_slot())}));
+    ops.arena.rewind(mark);
+    if (slice == 0)
+      for (int r = 0; r < step.num_rows(); ++r) step.output(0).data<std::int32_t>()[r] = c_.audio_positions;
+    return ok_status();
+  }
+  std::size_t weight_bytes() const override {
+    std::size_t bytes = 0;
+    for (const auto& layer : layers_) bytes += layer.bytes();
+    return bytes;
+  }
+
+ private:
+  explicit CrossWriter(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
+  WhisperRefs refs_;
+  const WhisperConfig& c_;
+  int num_threads_ = 1;
+  std::vector<nn::Linear> layers_;
+};
+
+// ---- decoder -----------------------------------------------------------------------------------------------------------
+
+class Decoder final : public engine::ComponentBody {
+ public:
+  static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
+    auto out = std::unique_ptr<Decoder>(new Decoder(refs));
+    const WhisperConfig& c = *refs.config;
+    const nn::LoadContext context{build.weights, build.device, c.storage};
+    out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
+    for (int layer = 0; layer < c.decoder_layers; ++layer) {
+      const std::string name = "decoder.layer." + std::to_string(layer);
+      MSTAR_TRY_ASSIGN(Attention self, Attention::load(context, name + ".self", "qkv", 3, c));
+      MSTAR_TRY_ASSIGN(Attention cross, Attention::load(context, name + ".cross", "q", 1, c));
+      MSTAR_TRY_ASSIGN(FeedForward ffn, FeedForward::load(context, name + ".ffn", c));
+      out->layers_.push_back({std::move(self), std::move(cross), std::move(ffn)});
+    }
+    MSTAR_TRY_ASSIGN(out->norm_, nn::LayerNorm::load(context, "decoder.norm", c.dim));
+    MSTAR_TRY_ASSIGN(out->positions_, nn::load_f32(context, "decoder.positions", {c.text_positions, c.dim}));
+    MSTAR_TRY_ASSIGN(out->embedding_, nn::Linear::load(context, "decoder.embedding", c.vocab, c.dim, false));
+    return std::unique_ptr<engine::ComponentBody>(std::move(out));
+  }
+
+  // Output slots: 0 tokens, 1 log-probabilities, 2 no-speech probability, 3 language probabilities.
+  std::vector<engine::SlotSpec> input_slots() const override { return {{.name = "ids", .dtype = DType::i32}}; }
+  std::vector<engine::SlotSpec> output_slots() const override {
+    return {{.name = "token", .dtype = DType::i32, .to_host = true},
+            {.name = "score", .dtype = DType::f32, .to_host = true},
+            {.name = "no_speech", .dtype = DType::f32, .to_host = true},
+            {.name = "language_probs", .dtype = DType::f32, .to_host = true}};
+  }
+
+  Result<RowDemand> declare(const RowInputs& row) override {
+    RowDemand demand;
+    const Value* prompt = row.value(refs_.prompt);
+    const Value* ids = prompt ? prompt : row.value(refs_.token);
+    demand.sources = {{0, ids}};
+    demand.resources.tokens = prompt ? static_cast<int>(prompt->host.as<std::int32_t>().size()) : 1;
+    demand.resources.restart = prompt != nullptr;
+    demand.resources.samples = !detects(row);
+    if (detects(row)) {
+      demand.results = {{.slot = 3, .output = 0, .items = static_cast<int>(c_.tokens.languages.size())}};
+    } else if (prompt) {
+      demand.results = {{.slot = 0, .output = 0, .items = 1}, {.slot = 1, .output = 1, .items = 1}, {.slot = 2, .output = 2, .items = 1}};
+    } else {
+      demand.results = {{.slot = 0, .output = 0, .items = 1}, {.slot = 1, .output = 1, .items = 1}};
+    }
+    return demand;
+  }
+
+  std::size_t workspace_bytes(int rows, int tokens) const override {
+    const std::int64_t dim = c_.dim;
+    std::size_t bytes = 4 * floats(tokens * dim) + floats(static_cast<std::int64_t>(tokens) * 3 * dim) +
+                        floats(static_cast<std::int64_t>(tokens) * c_.ffn_dim) + floats(2 * rows * dim) +
+                        floats(static_cast<std::int64_t>(2 * rows) * c_.vocab) + sample_workspace_bytes(rows, c_.vocab) + (1 << 20);
+    std::vector<std::int32_t> offsets(static_cast<std::size_t>(rows) + 1, 0);
+    offsets.back() = tokens;
+    PagedAttentionArgs paged;
+    paged.q = TensorView(nullptr, DType::f32, {tokens, c_.heads, c_.head_dim()});
+    paged.out = paged.q;
+    paged.rows = {offsets.data(), rows, tokens};
+    paged.kv.keys = paged.kv.values = TensorView(nullptr, DType::f32, {1, 16, c_.heads, c_.head_dim()});
+    paged.kv.page_tokens = 16;
+    paged.kv.max_pages = (c_.text_positions + 15) / 16;
+    SlotAttentionArgs slots;
+    slots.q = slots.out = paged.q;
+    slots.rows = paged.rows;
+    slots.kv.keys = slots.kv.values = TensorView(nullptr, DType::f32, {1, (c_.audio_positions + 15) / 16 * 16, c_.heads, c_.head_dim()});
+    bytes += std::max({attention_paged_workspace_bytes(paged, num_threads_), attention_slots_workspace_bytes(slots, num_threads_),
+                       embedding_.workspace_bytes(2 * rows, num_threads_), layers_.front().ffn.down.workspace_bytes(tokens, num_threads_),
+                       layers_.front().ffn.up.workspace_bytes(tokens, num_threads_)});
+    return bytes;
+  }
+
+  Status forward(Forward& step, int) override {
+    OpContext& ops = step.ops();
+    const auto mark = ops.arena.mark();
+    auto& self_kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.self_kv));
+    auto& cross_kv = static_cast<resource::CrossKvPool&>(step.resource(refs_.cross_kv));
+    const int slot = step.plan_slot();
+    const std::int64_t tokens = step.token_offsets().back();
+    const RaggedView rows = self_kv.ragged(slot);
+    TensorView x = ops.temporary(DType::f32, {tokens, c_.dim});
+    TensorView normed = ops.temporary(DType::f32, {tokens, c_.dim});
+    TensorView mixed = ops.temporary(DType::f32, {tokens, c_.dim});
+    TensorView qkv = ops.temporary(DType::f32, {tokens, 3 * c_.dim});
+    TensorView hidden = ops.temporary(DType::f32, {tokens, c_.ffn_dim});
+    const TensorView positions(const_cast<std::int32_t*>(self_kv.positions(slot)), DType::i32, {tokens});
+    MSTAR_TRY(embedding(ops, {.ids = step.input(0), .tied = &embedding_.weight(), .positions = positions,
+                              .position_table = positions_.view(), .out = x}));
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+      Layer& l = layers_[layer];
+      MSTAR_TRY(l.self.norm.run(ops, x, normed));
+      MSTAR_TRY(l.self.in.run(ops, normed, qkv));
+      const PagedKvView kv = self_kv.view(static_cast<int>(layer), slot);
+      MSTAR_TRY(kv_append(ops, {.keys = heads_of(qkv, 1, c_), .values = heads_of(qkv, 2, c_), .rows = rows, .kv = kv}));
+      MSTAR_TRY(attention_paged(ops, {.q = heads_of(qkv, 0, c_), .rows = rows, .kv = kv, .scale = scale_of(c_), .out = as_heads(mixed, c_)}));
+      MSTAR_TRY(l.self.out.run(ops, mixed, x, Activation::none, x));
+      MSTAR_TRY(l.cross.norm.run(ops, x, normed));
+      MSTAR_TRY(l.cross.in.run(ops, normed, mixed));
+      MSTAR_TRY(attention_slots(ops, {.q = as_heads(mixed, c_), .rows = rows, .kv = cross_kv.view(static_cast<int>(layer), slot),
+                                      .scale = scale_of(c_), .out = as_heads(normed, c_)}));
+      MSTAR_TRY(l.cross.out.run(ops, normed, x, Activation::none, x));
+      MSTAR_TRY(l.ffn.run(ops, x, normed, hidden));
+    }
+    MSTAR_TRY(heads(step, x));
+    ops.arena.rewind(mark);
+    return ok_status();
+  }
+
+  void forget(RequestId request) override { states_.erase(request); }
+  std::size_t weight_bytes() const override {
+    std::size_t bytes = positions_.bytes() + embedding_.bytes() + norm_.bytes();
+    for (const Layer& layer : layers_) bytes += layer.self.bytes() + layer.cross.bytes() + layer.ffn.bytes();
+    return bytes;
+  }
+
+ private:
+  struct Layer {
+    Attention self, cross;
+    FeedForward ffn;
+  };
+  explicit Decoder(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
+
+  bool detects(const RowInputs& row) const { return row.run->outputs[0] == refs_.language_probs; }
+
+  // Logits for the positions that need them: the last of each row, and the start token's of a prompt.
+  Status heads(Forward& step, TensorView x) {
+    OpContext& ops = step.ops();
+    const int num_rows = step.num_rows();
+    std::vector<std::int64_t> picked;  // token index of each logits row
+    std::vector<int> last_row(static_cast<std::size_t>(num_rows)), sot_row(static_cast<std::size_t>(num_rows), -1);
+    const auto offsets = step.token_offsets();
+    for (int r = 0; r < num_rows; ++r) {
+      last_row[r] = static_cast<int>(picked.size());
+      picked.push_back(offsets[r + 1] - 1);
+      if (!step.row(r).value(refs_.prompt)) continue;
+      const std::int32_t* ids = step.input(0).data<std::int32_t>();
+      for (std::int64_t t = offsets[r]; t < offsets[r + 1]; ++t) {
+        if (ids[t] != c_.tokens.sot) continue;
+        if (t == offsets[r + 1] - 1) {
+          sot_row[r] = last_row[r];
+        } else {
+          sot_row[r] = static_cast<int>(picked.size());
+          picked.push_back(t);
+        }
+        break;
+      }
+    }
+    TensorView chosen = ops.temporary(DType::f32, {static_cast<std::int64_t>(picked.size()), c_.dim});
+    for (std::size_t i = 0; i < picked.size(); ++i)
+      ops.device.copy_within(chosen.at(static_cast<std::int64_t>(i)).pointer, x.at(picked[i]).pointer, sizeof(float) * c_.dim, ops.stream);
+    MSTAR_TRY(norm_.run(ops, chosen, chosen));
+    TensorView logits = ops.temporary(DType::f32, {static_cast<std::int64_t>(picked.size()), c_.vocab});
+    MSTAR_TRY(embedding_.run(ops, chosen, logits));
+    return pick(step, logits, last_row, sot_row);
+  }
+
+  Status pick(Forward& step, TensorView logits, const std::vector<int>& last_row, const std::vector<int>& sot_row) {
+    OpContext& ops = step.ops();
+    auto& sampler = static_cast<resource::SamplerPool&>(step.resource(refs_.sampler));
+    const auto& parameters = sampler.rows(step.plan_slot());
+    for (int r = 0; r < step.num_rows(); ++r) {
+      const bool detects_here = detects(step.row(r));
+      const TensorView raw = logits.slice(last_row[r], last_row[r] + 1);
+      if (detects_here) {
+        const TensorView out = step.output(3).slice(step.output_offsets(3)[r], step.output_offsets(3)[r + 1]);
+        MSTAR_TRY(token_probabilities(ops, {.logits = raw, .ids = c_.tokens.languages, .among_ids = true,
+                                            .out = out.reshaped({1, out.dim(0)})}));
+        continue;
+      }
+      DecodingState& state = states_[step.row(r).request];
+      if (step.row(r).value(refs_.prompt)) {
+        state = {};
+        const int sot = sot_row[r] < 0 ? last_row[r] : sot_row[r];
+        const std::int32_t id[1] = {c_.tokens.no_speech};
+        const TensorView out = step.output(2).slice(step.output_offsets(2)[r], step.output_offsets(2)[r + 1]);
+        MSTAR_TRY(token_probabilities(ops, {.logits = logits.slice(sot, sot + 1), .ids = id, .out = out.reshaped({1, 1})}));
+      }
+      SampleRow row;
+      const resource::SamplerRow& wanted = parameters[static_cast<std::size_t>(r)];
+      row.temperature = wanted.temperature;
+      row.top_k = wanted.top_k;
+      row.top_p = wanted.top_p;
+      row.min_p = wanted.min_p;
+      row.seed = wanted.seed;
+      row.offset = wanted.offset;
+      apply_decoding_rules(state, c_.tokens, ranges_, row);
+      const std::int32_t at = step.output_offsets(0)[r];
+      MSTAR_TRY(sample(ops, {.logits = raw, .rows = {&row, 1}, .tokens = step.output(0).slice(at, at + 1),
+                             .log_probs = step.output(1).slice(at, at + 1)}));
+      state.push(step.output(0).data<std::int32_t>()[at], c_.tokens);
+    }
+    return ok_status();
+  }
+
+  WhisperRefs refs_;
+  const WhisperConfig& c_;
+  int num_threads_ = 1;
+  std::vector<Layer> layers_;
+  nn::LayerNorm norm_;
+  Tensor positions_;
+  nn::Linear embedding_;
+  std::vector<TokenRange> ranges_;
+  std::unordered_map<RequestId, DecodingState> states_;
+};
+
+}  // namespace
+
+decl::BuildBody build_whisper_encoder(const WhisperRefs& refs) {
+  return [refs](engine::BuildContext& context) { return Encoder::build(refs, context); };
+}
+decl::BuildBody build_whisper_cross(const WhisperRefs& refs) {
+  return [refs](engine::BuildContext& context) { return CrossWriter::build(refs, context); };
+}
+decl::BuildBody build_whisper_decoder(const WhisperRefs& refs) {
+  return [refs](engine::BuildContext& context) { return Decoder::build(refs, context); };
+}
+
+}  // namespace mstar::models

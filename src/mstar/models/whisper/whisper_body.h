@@ -1,0 +1,27 @@
+// Whisper's device components: encoder, the writing of its cross keys and values, decoder.
+#pragma once
+
+#include "mstar/decl/decl.h"
+#include "mstar/models/whisper/whisper_config.h"
+
+namespace mstar::models {
+
+// Ports and resources that the bodies read by reference; filled by declare_whisper.
+struct WhisperRefs {
+  decl::PortRef pcm, window, mel_max, states, context, prompt, token, first, score, first_score, no_speech, language_probs;
+  decl::ResourceRef self_kv, cross_kv, sampler;
+  std::shared_ptr<const WhisperConfig> config;  // owners: the declaration's closures and the bodies
+};
+
+// pcm [samples] f32 of the window padded for its mel frames, window [4] i32 (kWindow*), mel_max [1] f32 -> states [positions, dim].
+decl::BuildBody build_whisper_encoder(const WhisperRefs& refs);
+// states -> the request's slot of cross_kv; context [1] i32 tells that it is written.
+decl::BuildBody build_whisper_cross(const WhisperRefs& refs);
+// prompt [n] i32 -> first [1], first_score [1], no_speech [1] (or language_probs [languages] in walk `detect`);
+// token [1] i32 -> token [1], score [1].
+decl::BuildBody build_whisper_decoder(const WhisperRefs& refs);
+
+// Fields of the `window` port, i32.
+enum WindowField { kWindowSeek = 0, kWindowSegmentFrames, kWindowMelFrames, kWindowContentFrames, kWindowFields };
+
+}  // namespace mstar::models

@@ -1,0 +1,35 @@
+// The sizes of a Whisper checkpoint, read from its weights and config.json.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "mstar/models/model.h"
+#include "mstar/models/whisper/whisper_text.h"
+#include "mstar/text/tokenizer.h"
+
+namespace mstar::models {
+
+struct WhisperConfig {
+  int num_mels = 80;
+  int dim = 512;
+  int ffn_dim = 2048;
+  int heads = 8;
+  int encoder_layers = 6;
+  int decoder_layers = 6;
+  int vocab = 51865;
+  int audio_positions = 1500;  // encoder positions of a window
+  int text_positions = 448;
+  DType storage = DType::f16;  // of matrices
+  WhisperTokens tokens;
+  std::shared_ptr<const Tokenizer> tokenizer;  // owners: the declaration's closures
+  int head_dim() const { return dim / heads; }
+  int window_frames() const { return 2 * audio_positions; }
+
+  static Result<WhisperConfig> read(const ModelSource& source);
+};
+
+// Names of CTranslate2 or Hugging Face checkpoints -> the homes that the bodies load.
+std::vector<decl::WeightRule> whisper_weight_rules(weights::Format format);
+
+}  // namespace mstar::models

@@ -1,0 +1,238 @@
+#include "mstar/models/whisper/whisper_stages.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "mstar/device/cpu/cpu_device.h"
+#include "mstar/media/audio_source.h"
+#include "mstar/models/whisper/whisper_body.h"
+#include "mstar/ops/mel/mel.h"
+
+namespace mstar::models {
+namespace {
+
+constexpr std::int64_t kMinSamples = kMelSampleRate / 10;
+constexpr std::int64_t kHalfWindow = kMelWindowSamples / 2;
+
+// ---- audio -------------------------------------------------------------------------------------------------------------
+
+class AudioStage final : public decl::HostStage {
+ public:
+  explicit AudioStage(std::shared_ptr<const WhisperConfig> config) : config_(std::move(config)) {}
+
+  Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
+    const std::int64_t seek = inputs.ports[1].front().as<std::int32_t>()[0];
+    if (!source_) {
+      MSTAR_TRY(open(inputs.ports[0].front()));
+    }
+    const std::int64_t window_frames = config_->window_frames();
+    // The reference sees num_samples / 160 + 1 mel frames, of which the last is content of no window.
+    MSTAR_TRY(read_until((seek + window_frames + 1) * kMelHopSamples + kHalfWindow));
+    const std::int64_t available = num_samples_ / kMelHopSamples;  // content frames so far; exact once the end was seen
+    const bool whole = ended_ && seek == 0 && available <= window_frames;
+    if (!whole && !std::isfinite(mel_max_)) {
+      MSTAR_TRY(scan_maximum());
+    }
+    const std::int64_t segment = std::min(window_frames, available - seek);
+    const std::int64_t mel_frames = std::min(window_frames + 1, available + 1 - seek);
+    std::vector<float> pcm(static_cast<std::size_t>(mel_samples(mel_frames)));
+    for (std::size_t i = 0; i < pcm.size(); ++i) pcm[i] = sample_at(seek * kMelHopSamples - kHalfWindow + static_cast<std::int64_t>(i));
+    const std::int64_t content = ended_ ? available : std::numeric_limits<std::int32_t>::max();
+    const std::int32_t window[kWindowFields] = {static_cast<std::int32_t>(seek), static_cast<std::int32_t>(segment),
+                                                static_cast<std::int32_t>(mel_frames), static_cast<std::int32_t>(content)};
+    const float maximum[1] = {whole ? std::numeric_limits<float>::quiet_NaN() : mel_max_};
+    const float length[1] = {static_cast<float>(total_seconds_ > 0 ? total_seconds_ : static_cast<double>(num_samples_) / kMelSampleRate)};
+    // Nothing before the next window's first frame is needed again, but where that is only the text will tell.
+    drop_before(seek * kMelHopSamples - kHalfWindow - 1);
+    decl::HostOutputs out;
+    out.ports = {{HostValue::pcm(pcm)}, {HostValue::i32(window)}, {HostValue::f32(maximum)}, {HostValue::f32(length)}};
+    return out;
+  }
+
+ private:
+  Status open(const HostValue& file) {
+    file_ = file;
+    MSTAR_TRY_ASSIGN(AudioSource source, AudioSource::open(file_.bytes(), file_.owner()));
+    source_ = std::make_unique<AudioSource>(std::move(source));
+    MSTAR_TRY(read_until(kMinSamples));
+    if (num_samples_ < kMinSamples)
+      return std::move(invalid_request("the audio is " + std::to_string(num_samples_ * 1000 / kMelSampleRate) +
+                                       " ms long; at least 100 ms are needed")).with_field("file");
+    return ok_status();
+  }
+
+  // Samples [0, end) are decoded when this returns, or the source has ended.
+  Status read_until(std::int64_t end) {
+    while (!ended_ && num_samples_ < end) {
+      const std::size_t chunk = 1 << 15;
+      const std::size_t at = samples_.size();
+      samples_.resize(at + chunk);
+      auto got = source_->read(std::span<float>(samples_).subspan(at));
+      if (!got) return std::move(got.error()).with_field("file");
+      samples_.resize(at + *got);
+      num_samples_ += static_cast<std::int64_t>(*got);
+      ended_ = *got < chunk;
+    }
+    return ok_status();
+  }
+
+  // The reference normalises by the loudest mel value of the whole recording, so a long one is decoded twice.
+  Status scan_maximum() {
+    MSTAR_TRY_ASSIGN(AudioSource again, AudioSource::open(file_.bytes(), file_.owner()));
+    auto device = make_cpu_device();
+    Arena no_arena;
+    OpContext ops{*device, {}, no_arena, nullptr};
+    MSTAR_TRY_ASSIGN(const MelPlan plan, MelPlan::make(config_->num_mels));
+    constexpr std::int64_t kBlockFrames = 1000;
+    std::vector<float> mels(static_cast<std::size_t>(config_->num_mels * (kBlockFrames + 2)));
+    std::vector<float> buffer(static_cast<std::size_t>(kHalfWindow));  // reflected before the first sample
+    std::int64_t total = 0;
+    float maximum = -std::numeric_limits<float>::infinity();
+    for (bool end = false; !end;) {
+      const std::size_t wanted = static_cast<std::size_t>(mel_samples(kBlockFrames));
+      const std::size_t at = buffer.size();
+      buffer.resize(wanted);
+      auto got = again.read(std::span<float>(buffer).subspan(at));
+      if (!got) return std::move(got.error()).with_field("file");
+      end = *got < wanted - at;
+      if (total == 0)
+        for (std::int64_t i = 0; i < kHalfWindow; ++i) buffer[static_cast<std::size_t>(i)] = buffer[static_cast<std::size_t>(2 * kHalfWindow - i)];
+      total += static_cast<std::int64_t>(*got);
+      std::int64_t frames = kBlockFrames;
+      if (end) {
+        buffer.resize(at + *got);
+        frames = (static_cast<std::int64_t>(buffer.size()) - kHalfWindow) / kMelHopSamples + 1;
+        buffer.resize(static_cast<std::size_t>(mel_samples(frames)), 0.0f);
+      }
+      const TensorView out(mels.data(), DType::f32, {config_->num_mels, frames});
+      MSTAR_TRY(log_mel(ops, {.plan = &plan, .pcm = TensorView(buffer.data(), DType::f32, {static_cast<std::int64_t>(buffer.size())}), .out = out}));
+      maximum = std::max(maximum, mel_maximum(out));
+      if (!end) buffer.erase(buffer.begin(), buffer.begin() + kBlockFrames * kMelHopSamples);
+    }
+    mel_max_ = maximum;
+    total_seconds_ = static_cast<double>(total) / kMelSampleRate;
+    return ok_status();
+  }
+
+  // Sample `i` of the recording with numpy's reflection before its start and 160 zeros after its end.
+  float sample_at(std::int64_t i) const {
+    const std::int64_t padded = num_samples_ + kMelHopSamples;
+    while (i < 0 || (ended_ && i >= padded)) i = i < 0 ? -i : 2 * (padded - 1) - i;
+    if (i >= num_samples_ || i < dropped_) return 0.0f;
+    return samples_[static_cast<std::size_t>(i - dropped_)];
+  }
+
+  void drop_before(std::int64_t begin) {
+    const std::int64_t count = std::min<std::int64_t>(begin - dropped_, static_cast<std::int64_t>(samples_.size()));
+    if (count <= 0) return;
+    samples_.erase(samples_.begin(), samples_.begin() + count);
+    dropped_ += count;
+  }
+
+  std::shared_ptr<const WhisperConfig> config_;
+  HostValue file_;
+  std::unique_ptr<AudioSource> source_;
+  std::vector<float> samples_;     // [dropped_, num_samples_)
+  std::int64_t dropped_ = 0;
+  std::int64_t num_samples_ = 0;   // decoded so far
+  bool ended_ = false;
+  float mel_max_ = std::numeric_limits<float>::infinity();  // not scanned
+  double total_seconds_ = 0;
+};
+
+// ---- segments ----------------------------------------------------------------------------------------------------------
+
+class SegmentStage final : public decl::HostStage {
+ public:
+  SegmentStage(std::shared_ptr<const WhisperConfig> config, const decl::RequestParams& params) : config_(std::move(config)) {
+    temperature_ = params.sampling.temperature;
+    // Both were checked at intake.
+    carry_text_ = params.fields.get_bool("condition_on_previous_text", true).value_or(true);
+    const auto prompt = params.fields.get_string("prompt", "").value_or("");
+    if (!prompt.empty()) history_ = config_->tokenizer->encode(" " + prompt, {.parse_added = false});
+  }
+
+  Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
+    const auto window = inputs.ports[0].front().as<std::int32_t>();
+    const float no_speech = inputs.ports[4].front().as<float>()[0];
+    std::vector<std::int32_t> tokens;
+    double score = 0;
+    const auto take = [&](const std::vector<HostValue>& ids, const std::vector<HostValue>& scores) {
+      for (const HostValue& id : ids) tokens.push_back(id.as<std::int32_t>()[0]);
+      for (const HostValue& each : scores) score += each.as<float>()[0];
+    };
+    take(inputs.ports[2], inputs.ports[3]);
+    if (inputs.ports.size() > 6) take(inputs.ports[5], inputs.ports[6]);
+    if (!tokens.empty() && tokens.back() == config_->tokens.eot) tokens.pop_back();
+    // Text is what stands before the first end: with ignore_eos more may follow.
+    tokens.erase(std::find(tokens.begin(), tokens.end(), config_->tokens.eot), tokens.end());
+    const double avg_logprob = score / static_cast<double>(tokens.size() + 1);
+    const int seek = window[kWindowSeek], segment_frames = window[kWindowSegmentFrames];
+
+    decl::HostOutputs out;
+    std::int32_t next[1] = {seek + segment_frames};
+    auto& segments = out.ports.emplace_back();
+    const bool silent = no_speech > 0.6f && !(avg_logprob > -1.0);
+    if (!silent) {
+      const WindowSplit split = split_window(config_->tokens, tokens, seek, segment_frames);
+      // A model that breaks its rules must not hold a request in place for ever.
+      next[0] = seek + (split.advance_frames > 0 ? split.advance_frames : segment_frames);
+      emit(split, seek, avg_logprob, no_speech, segments);
+    }
+    const float duration_s = inputs.ports.back().front().as<float>()[0];
+    const std::int32_t language = inputs.ports[1].front().as<std::int32_t>()[0];
+    const std::string code = language < 0 ? "en" : WhisperTokens::language_code(*config_->tokenizer, language);
+    out.ports.push_back({HostValue::i32(next)});
+    out.ports.push_back({HostValue::i32(history_)});
+    out.ports.push_back({HostValue::utf8(code + " " + std::to_string(duration_s))});
+    return out;
+  }
+
+ private:
+  void emit(const WindowSplit& split, int seek, double avg_logprob, float no_speech, std::vector<HostValue>& segments) {
+    std::string whole;
+    std::vector<std::pair<const Segment*, std::string>> kept;
+    for (const Segment& segment : split.segments) {
+      std::vector<std::int32_t> words;
+      for (const std::int32_t token : segment.tokens)
+        if (token < config_->tokens.eot) words.push_back(token);
+      std::string text = config_->tokenizer->decode(words);
+      whole += text;
+      if (segment.start_s == segment.end_s || text.find_first_not_of(" \t\n\r\f\v") == std::string::npos) continue;
+      kept.emplace_back(&segment, std::move(text));
+    }
+    const std::size_t begin = whole.find_first_not_of(" \t\n\r\f\v");
+    if (begin != std::string::npos) whole = whole.substr(begin, whole.find_last_not_of(" \t\n\r\f\v") - begin + 1);
+    const double ratio = compression_ratio(begin == std::string::npos ? std::string_view() : whole);
+    for (const auto& [segment, text] : kept) {
+      nlohmann::json json = {{"id", num_segments_++},      {"seek", seek},
+                             {"start", segment->start_s},  {"end", segment->end_s},
+                             {"text", text},               {"tokens", segment->tokens},
+                             {"temperature", temperature_}, {"avg_logprob", avg_logprob},
+                             {"compression_ratio", ratio}, {"no_speech_prob", no_speech}};
+      segments.push_back(HostValue::utf8(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+      history_.insert(history_.end(), segment->tokens.begin(), segment->tokens.end());
+    }
+    if (!carry_text_ || temperature_ > 0.5) history_.clear();
+    if (history_.size() > 223) history_.erase(history_.begin(), history_.end() - 223);
+  }
+
+  std::shared_ptr<const WhisperConfig> config_;
+  std::vector<std::int32_t> history_;
+  double temperature_ = 0;
+  bool carry_text_ = true;
+  int num_segments_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperConfig> config) {
+  return std::make_unique<AudioStage>(std::move(config));
+}
+std::unique_ptr<decl::HostStage> make_segment_stage(std::shared_ptr<const WhisperConfig> config, const decl::RequestParams& params) {
+  return std::make_unique<SegmentStage>(std::move(config), params);
+}
+
+}  // namespace mstar::models

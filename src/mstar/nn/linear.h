@@ -1,0 +1,55 @@
+// Blocks with weights: linear layers and norms, loaded by home name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mstar/ops/layer_norm/layer_norm.h"
+#include "mstar/ops/linear/linear.h"
+#include "mstar/ops/op_context.h"
+#include "mstar/weights/weight_map.h"
+
+namespace mstar::nn {
+
+// Where and how a block's weights are kept.
+struct LoadContext {
+  weights::WeightMap& weights;
+  Device& device;
+  DType storage = DType::f32;  // of matrices: f32, f16, bf16 or i8; vectors are f32
+};
+
+// y = activation(x W^T + b) + residual. Homes: NAME.weight [num_outputs, num_inputs], NAME.bias [num_outputs].
+class Linear {
+ public:
+  static Result<Linear> load(const LoadContext& context, const std::string& name, int num_outputs, int num_inputs,
+                             bool has_bias = true);
+  // x [M, num_inputs] f32, out [M, num_outputs] f32. Thread: the step's owner.
+  Status run(OpContext& ops, TensorView x, TensorView out, Activation activation = Activation::none,
+             TensorView residual = {}) const;
+  std::size_t workspace_bytes(std::int64_t num_rows, int num_threads) const {
+    return linear_workspace_bytes(weight_, num_rows, num_threads);
+  }
+  const LinearWeight& weight() const { return weight_; }
+  std::size_t bytes() const { return weight_.bytes() + bias_.bytes(); }
+
+ private:
+  LinearWeight weight_;
+  Tensor bias_;
+};
+
+// Homes: NAME.weight [dim], NAME.bias [dim].
+class LayerNorm {
+ public:
+  static Result<LayerNorm> load(const LoadContext& context, const std::string& name, int dim, float epsilon = 1e-5f);
+  Status run(OpContext& ops, TensorView x, TensorView out) const;
+  std::size_t bytes() const { return weight_.bytes() + bias_.bytes(); }
+
+ private:
+  Tensor weight_, bias_;
+  float epsilon_ = 1e-5f;
+};
+
+// A home as one f32 tensor of the given shape.
+Result<Tensor> load_f32(const LoadContext& context, const std::string& home, const Shape& shape);
+
+}  // namespace mstar::nn
