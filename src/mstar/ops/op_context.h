@@ -16,7 +16,8 @@ struct OpContext {
 
   Backend backend() const { return device.id().backend; }
   TensorView temporary(DType dtype, Shape shape) {
-    return TensorView(arena.take(static_cast<std::size_t>(shape.num_elements()) * dtype_bytes(dtype)), dtype, shape, device.id());
+    return TensorView(arena.take(static_cast<std::size_t>(shape.num_elements()) * dtype_bytes(dtype)), dtype, shape,
+                      device.id());
   }
   template <class Body>
   void parallel_for(std::int64_t num_tiles, Body&& body) {

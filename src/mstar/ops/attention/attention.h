@@ -1,0 +1,57 @@
+// softmax(q k^T scale) v for ragged rows over dense, paged or slotted keys and values; grouped queries.
+//
+// One order of arithmetic everywhere: scores are chains over head_dim, keys go in blocks of 128 with a running maximum,
+// and a block's values are added key by key. So a query's bits do not depend on the other rows, on how many queries
+// come along (chunked prefill equals decode), on page size, tiles or threads.
+#pragma once
+
+#include <cstddef>
+
+#include "mstar/ops/op_context.h"
+#include "mstar/tensor/kv_view.h"
+
+namespace mstar {
+
+struct DenseAttentionArgs {
+  TensorView q;  // [tokens, heads, head_dim] f32; tokens may lie apart (slices of a fused projection)
+  TensorView k;  // [tokens, kv_heads, head_dim] f32
+  TensorView v;  // same
+  RaggedView rows;
+  float scale = 1.0f;
+  bool causal = false;
+  TensorView out;  // [tokens, heads, head_dim] f32; tokens may lie apart
+};
+
+// Every token of a row sees the row's tokens (causal: up to itself). Any head_dim.
+// Errors: internal (shapes). Cost: 4 n^2 heads head_dim flop a row.
+Status attention_dense(OpContext& context, const DenseAttentionArgs& args);
+// Arena bytes that a call takes and gives back; also for the calls below.
+std::size_t attention_dense_workspace_bytes(std::int64_t num_tokens, int kv_heads, int head_dim, int num_threads);
+
+struct PagedAttentionArgs {
+  TensorView q;  // [tokens, heads, head_dim] f32; tokens may lie apart
+  RaggedView rows;
+  PagedKvView kv;  // after kv_append
+  float scale = 1.0f;
+  TensorView out;  // [tokens, heads, head_dim] f32
+};
+
+// Causal: query i of row r, which has n queries here, is at position kv.lengths[r] - n + i and sees keys up to itself.
+// head_dim and page_tokens are multiples of 16. Errors: internal (shapes).
+Status attention_paged(OpContext& context, const PagedAttentionArgs& args);
+std::size_t attention_paged_workspace_bytes(int head_dim, int num_threads);
+
+struct SlotAttentionArgs {
+  TensorView q;  // [tokens, heads, head_dim] f32; tokens may lie apart
+  RaggedView rows;
+  SlotKvView kv;  // after kv_store
+  float scale = 1.0f;
+  TensorView out;  // [tokens, heads, head_dim] f32
+};
+
+// Cross attention: each query of row r sees the kv.lengths[r] tokens of its slot. head_dim and capacity are multiples
+// of 16. Errors: internal (shapes).
+Status attention_slots(OpContext& context, const SlotAttentionArgs& args);
+std::size_t attention_slots_workspace_bytes(int head_dim, int num_threads);
+
+}  // namespace mstar

@@ -1,0 +1,40 @@
+#include "mstar/ops/embedding/embedding.h"
+
+#include "mstar/ops/embedding/embedding_kernels.h"
+#include "mstar/ops/kernel_table.h"
+#include "mstar/ops/view_checks.h"
+
+namespace mstar {
+namespace {
+
+constexpr Kernel<EmbeddingArgs> kKernels[] = {{"cpu", Backend::cpu, nullptr, embedding_cpu}};
+
+bool is_table_of(const TensorView& table, std::int64_t width) {
+  const bool dtype_fits =
+      table.dtype == DType::f32 || table.dtype == DType::f16 || table.dtype == DType::bf16 || table.dtype == DType::i8;
+  return dtype_fits && table.shape.rank() == 2 && table.dim(1) == width && table.stride(1) == 1;
+}
+
+}  // namespace
+
+Status embedding(OpContext& context, const EmbeddingArgs& args) {
+  MSTAR_OP_EXPECT("embedding", args.out.shape.rank() == 2);
+  const std::int64_t num_tokens = args.out.dim(0), width = args.out.dim(1);
+  MSTAR_OP_EXPECT("embedding", is_rows_of(args.out, DType::f32, num_tokens, width));
+  MSTAR_OP_EXPECT("embedding", is_vector_of(args.ids, DType::i32, num_tokens));
+  MSTAR_OP_EXPECT("embedding", (args.table.pointer != nullptr) != (args.tied != nullptr));
+  if (args.tied) {
+    MSTAR_OP_EXPECT("embedding", args.tied->num_inputs() == width);
+  } else {
+    MSTAR_OP_EXPECT("embedding", is_table_of(args.table, width));
+    MSTAR_OP_EXPECT("embedding", (args.table.dtype == DType::i8) == (args.row_scale != nullptr));
+  }
+  MSTAR_OP_EXPECT("embedding", (args.positions.pointer != nullptr) == (args.position_table.pointer != nullptr));
+  if (args.positions.pointer) {
+    MSTAR_OP_EXPECT("embedding", is_vector_of(args.positions, DType::i32, num_tokens));
+    MSTAR_OP_EXPECT("embedding", is_table_of(args.position_table, width) && args.position_table.dtype != DType::i8);
+  }
+  return run_first_fit(context, args, kKernels, "embedding");
+}
+
+}  // namespace mstar

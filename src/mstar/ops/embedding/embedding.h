@@ -1,0 +1,23 @@
+// Rows of a table by token id, with position rows added.
+#pragma once
+
+#include "mstar/ops/linear/linear.h"
+#include "mstar/ops/op_context.h"
+
+namespace mstar {
+
+struct EmbeddingArgs {
+  TensorView ids;    // [T] i32
+  TensorView table;  // [vocabulary, D] f32, f16, bf16 or i8, row-major; a null pointer when `tied` is given
+  const float* row_scale = nullptr;    // [vocabulary], for an i8 table
+  const LinearWeight* tied = nullptr;  // the output projection that shares the table
+  TensorView positions;                // [T] i32, or a null pointer
+  TensorView position_table;           // [positions, D] f32, f16 or bf16, or a null pointer
+  TensorView out;                      // [T, D] f32; rows may lie apart
+};
+
+// out[t] = table[ids[t]] + position_table[positions[t]]. Errors: invalid_request (an id or position outside its table;
+// no row is written then), internal (shapes). No workspace.
+Status embedding(OpContext& context, const EmbeddingArgs& args);
+
+}  // namespace mstar

@@ -1,0 +1,8 @@
+// The kernels of embedding, for its table.
+#pragma once
+
+#include "mstar/ops/embedding/embedding.h"
+
+namespace mstar {
+Status embedding_cpu(OpContext& context, const EmbeddingArgs& args);
+}

@@ -1,0 +1,30 @@
+// Writes keys and values into pages or slots.
+#pragma once
+
+#include "mstar/ops/op_context.h"
+#include "mstar/tensor/kv_view.h"
+
+namespace mstar {
+
+struct KvAppendArgs {
+  TensorView keys;    // [tokens, kv_heads, head_dim] f32; tokens may lie apart
+  TensorView values;  // same
+  RaggedView rows;
+  PagedKvView kv;  // f32, f16 or bf16; lengths count the appended tokens
+};
+
+// Token i of row r, which has n tokens here, goes to position kv.lengths[r] - n + i of its pages.
+// Errors: internal (shapes, or a position outside the page table). No workspace.
+Status kv_append(OpContext& context, const KvAppendArgs& args);
+
+struct KvStoreArgs {
+  TensorView keys;    // [tokens, kv_heads, head_dim] f32; tokens may lie apart
+  TensorView values;  // same
+  RaggedView rows;
+  SlotKvView kv;  // lengths[r] must be the row's number of tokens
+};
+
+// Row r fills slot kv.slots[r] from position 0. Errors: internal (shapes, slot or length out of range). No workspace.
+Status kv_store(OpContext& context, const KvStoreArgs& args);
+
+}  // namespace mstar

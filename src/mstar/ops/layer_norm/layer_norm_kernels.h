@@ -1,0 +1,8 @@
+// The kernels of layer_norm, for its table.
+#pragma once
+
+#include "mstar/ops/layer_norm/layer_norm.h"
+
+namespace mstar {
+Status layer_norm_cpu(OpContext& context, const LayerNormArgs& args);
+}

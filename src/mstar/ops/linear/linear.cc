@@ -1,0 +1,35 @@
+#include "mstar/ops/linear/linear.h"
+
+#include "mstar/ops/kernel_table.h"
+#include "mstar/ops/linear/linear_kernels.h"
+#include "mstar/ops/view_checks.h"
+
+namespace mstar {
+namespace {
+
+bool has_i8_weight(const OpContext&, const LinearArgs& args) { return args.weight->storage() == DType::i8; }
+
+constexpr Kernel<LinearArgs> kKernels[] = {
+    {"cpu_i8", Backend::cpu, has_i8_weight, linear_cpu_i8},
+    {"cpu_float", Backend::cpu, nullptr, linear_cpu_float},
+};
+
+}  // namespace
+
+Status linear(OpContext& context, const LinearArgs& args) {
+  MSTAR_OP_EXPECT("linear", args.weight && *args.weight);
+  const std::int64_t num_rows = args.x.shape.rank() == 2 ? args.x.dim(0) : -1;
+  const std::int64_t n = args.weight->num_outputs();
+  MSTAR_OP_EXPECT("linear", is_rows_of(args.x, DType::f32, num_rows, args.weight->num_inputs()));
+  MSTAR_OP_EXPECT("linear", is_rows_of(args.out, DType::f32, num_rows, n));
+  MSTAR_OP_EXPECT("linear", !args.bias.pointer || is_vector_of(args.bias, DType::f32, n));
+  MSTAR_OP_EXPECT("linear", !args.residual.pointer || is_rows_of(args.residual, DType::f32, num_rows, n));
+  if (num_rows == 0) return {};
+  return run_first_fit(context, args, kKernels, "linear");
+}
+
+std::size_t linear_workspace_bytes(const LinearWeight& weight, std::int64_t num_rows, int num_threads) {
+  return linear_cpu_workspace_bytes(weight, num_rows, num_threads);
+}
+
+}  // namespace mstar

@@ -1,0 +1,79 @@
+// y = activation(x W^T + bias) + residual. The same bits for a row whatever the batch, the tiles or the threads.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "mstar/ops/activation.h"
+#include "mstar/ops/op_context.h"
+
+namespace mstar {
+
+// Rows of a weight as a checkpoint holds them: [rows, K], row-major, f32, f16, bf16 or i8.
+struct LinearSource {
+  TensorView weight;
+  const float* row_scale = nullptr;  // [rows]; real weight = i8 * row_scale. Needed for i8, not allowed otherwise.
+};
+
+// A weight prepared once at load: columns of W^T in panels of kPanel outputs, each [K][kPanel] (i8: [K/4][kPanel][4]),
+// the last panel padded with zeros. Move-only; thread: any for const use.
+class LinearWeight {
+ public:
+  static constexpr int kPanel = 32;
+
+  LinearWeight() = default;
+  // Stacks the rows of `sources` (equal K), for instance query, key and value projections. `storage` is f32, f16, bf16
+  // or i8: rounded to nearest even; to i8 by row with scale max|w| / 127 (an i8 source keeps its own numbers and
+  // scales). Errors: bad_model (dtype, shape or scale), exhausted.
+  static Result<LinearWeight> pack(Device& device, std::span<const LinearSource> sources, DType storage);
+  static Result<LinearWeight> pack(Device& device, const LinearSource& source, DType storage) {
+    return pack(device, std::span<const LinearSource>(&source, 1), storage);
+  }
+
+  std::int64_t num_outputs() const { return num_outputs_; }  // N
+  std::int64_t num_inputs() const { return num_inputs_; }    // K
+  std::int64_t num_panels() const { return (num_outputs_ + kPanel - 1) / kPanel; }
+  // K rounded up to a multiple of 4 for i8, else K.
+  std::int64_t padded_inputs() const { return padded_inputs_; }
+  DType storage() const { return storage_; }
+  std::size_t bytes() const { return panels_.bytes() + scales_.bytes() + sums_.bytes(); }
+  explicit operator bool() const { return static_cast<bool>(panels_); }
+
+  const void* panel(std::int64_t index) const {
+    return panels_.view().data<std::byte>() + static_cast<std::size_t>(index) * panel_bytes();
+  }
+  std::size_t panel_bytes() const { return static_cast<std::size_t>(padded_inputs_) * kPanel * dtype_bytes(storage_); }
+  // i8 only, [num_panels * kPanel]: multiplier of a column, and the sum of its numbers.
+  const float* column_scales() const { return scales_.view().data<float>(); }
+  const std::int32_t* column_sums() const { return sums_.view().data<std::int32_t>(); }
+
+  // Widens row `output` of W (K values) to f32: how a tied embedding is looked up.
+  void read_row(std::int64_t output, float* to) const;
+
+ private:
+  Tensor panels_;
+  Tensor scales_;
+  Tensor sums_;
+  std::int64_t num_outputs_ = 0;
+  std::int64_t num_inputs_ = 0;
+  std::int64_t padded_inputs_ = 0;
+  DType storage_ = DType::f32;
+};
+
+struct LinearArgs {
+  TensorView x;  // [M, K] f32; rows may lie apart or overlap
+  const LinearWeight* weight = nullptr;
+  TensorView bias;      // [N] f32, or a null pointer
+  TensorView residual;  // [M, N] f32, or a null pointer; may be `out` itself
+  Activation activation = Activation::none;
+  TensorView out;  // [M, N] f32; rows may lie apart; must not overlap x
+};
+
+// Each output is one chain of fused multiply-adds over k = 0..K-1 in f32, whatever M is; weights of 16 bits are
+// widened. i8 weights: a row of x is rounded to i8 with scale max|x| / 127 and the sum is exact in i32. Thread: the
+// step's owner. Cost: M N K multiply-adds; reads the weight once for M <= 8. Errors: internal (shapes).
+Status linear(OpContext& context, const LinearArgs& args);
+// Arena bytes that a call takes and gives back.
+std::size_t linear_workspace_bytes(const LinearWeight& weight, std::int64_t num_rows, int num_threads);
+
+}  // namespace mstar

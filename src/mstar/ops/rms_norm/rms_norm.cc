@@ -1,0 +1,21 @@
+#include "mstar/ops/rms_norm/rms_norm.h"
+
+#include "mstar/ops/kernel_table.h"
+#include "mstar/ops/rms_norm/rms_norm_kernels.h"
+#include "mstar/ops/view_checks.h"
+
+namespace mstar {
+namespace {
+constexpr Kernel<RmsNormArgs> kKernels[] = {{"cpu", Backend::cpu, nullptr, rms_norm_cpu}};
+}
+
+Status rms_norm(OpContext& context, const RmsNormArgs& args) {
+  MSTAR_OP_EXPECT("rms_norm", args.x.shape.rank() == 2 && args.x.dim(1) > 0);
+  const std::int64_t m = args.x.dim(0), d = args.x.dim(1);
+  MSTAR_OP_EXPECT("rms_norm", is_rows_of(args.x, DType::f32, m, d));
+  MSTAR_OP_EXPECT("rms_norm", is_rows_of(args.out, DType::f32, m, d));
+  MSTAR_OP_EXPECT("rms_norm", is_vector_of(args.weight, DType::f32, d));
+  return run_first_fit(context, args, kKernels, "rms_norm");
+}
+
+}  // namespace mstar

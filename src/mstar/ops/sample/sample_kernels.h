@@ -1,0 +1,9 @@
+// The kernels of sample, for its tables.
+#pragma once
+
+#include "mstar/ops/sample/sample.h"
+
+namespace mstar {
+Status sample_cpu(OpContext& context, const SampleArgs& args);
+Status token_probabilities_cpu(OpContext& context, const TokenProbabilityArgs& args);
+}  // namespace mstar
