@@ -1,5 +1,7 @@
 #include "mstar/base/dtype.h"
 
+#include <iterator>
+
 namespace mstar {
 namespace {
 struct Row {
@@ -7,10 +9,16 @@ struct Row {
   std::string_view name;
   std::size_t bytes;
 };
-constexpr Row kRows[] = {{DType::f32, "f32", 4},  {DType::f16, "f16", 2},       {DType::bf16, "bf16", 2},
-                         {DType::i8, "i8", 1},    {DType::u8, "u8", 1},         {DType::i32, "i32", 4},
-                         {DType::i64, "i64", 8},  {DType::boolean, "bool", 1},  {DType::utf8, "utf8", 1},
-                         {DType::bytes, "bytes", 1}, {DType::pcm, "pcm", 4}};
+constexpr Row kRows[] = {{DType::f32, "f32", 4},   {DType::f16, "f16", 2},     {DType::bf16, "bf16", 2},
+                         {DType::i8, "i8", 1},     {DType::u8, "u8", 1},       {DType::i16, "i16", 2},
+                         {DType::i32, "i32", 4},   {DType::i64, "i64", 8},     {DType::boolean, "bool", 1},
+                         {DType::utf8, "utf8", 1}, {DType::bytes, "bytes", 1}, {DType::pcm, "pcm", 4}};
+constexpr bool rows_in_order() {
+  for (std::size_t i = 0; i < std::size(kRows); ++i)
+    if (static_cast<std::size_t>(kRows[i].dtype) != i) return false;
+  return static_cast<std::size_t>(DType::pcm) + 1 == std::size(kRows);
+}
+static_assert(rows_in_order(), "kRows is indexed by DType");
 }  // namespace
 
 std::size_t dtype_bytes(DType dtype) { return kRows[static_cast<int>(dtype)].bytes; }

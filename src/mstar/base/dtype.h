@@ -10,7 +10,7 @@
 namespace mstar {
 
 // `utf8`, `bytes`, `pcm` (float32 mono at a rate that the port names) are for host ports only.
-enum class DType : std::uint8_t { f32, f16, bf16, i8, u8, i32, i64, boolean, utf8, bytes, pcm };
+enum class DType : std::uint8_t { f32, f16, bf16, i8, u8, i16, i32, i64, boolean, utf8, bytes, pcm };
 
 // Bytes of one element; utf8 and bytes count 1, pcm counts 4.
 std::size_t dtype_bytes(DType dtype);

@@ -1,4 +1,5 @@
-// Checkpoint names -> homes in the model. First match wins; a weight with no home, or a home with no weight, is an error.
+// Checkpoint names -> homes in the model. First match wins; a weight that no rule names keeps its name as its home. A
+// weight with no home, or a home with no weight, is an error.
 #pragma once
 
 #include <string>
@@ -7,7 +8,7 @@
 
 namespace mstar::decl {
 
-// '*' matches any run of characters without a separator rule; the same captures fill '*' in `to`, in order.
+// '*' matches any run of characters, separators too, as short as it can; the same captures fill '*' in `to`, in order.
 struct Rename {
   std::string from;
   std::string to;
@@ -15,14 +16,16 @@ struct Rename {
 struct Fuse {  // several tensors, stacked along axis 0 in this order
   std::vector<std::string> from;
   std::string to;
+  bool zero_fill = false;  // a missing part is zeros (Whisper's key projection has no bias); not all may be missing
 };
 struct Split {  // axis 0 cut into equal parts
   std::string from;
   std::vector<std::string> to;
 };
-struct Shard {  // which axis is cut over tensor-parallel ranks
+struct Shard {  // which axis of a home is cut over tensor-parallel ranks
   std::string name;
   int axis = 0;
+  int blocks = 1;  // equal blocks of that axis, each cut by itself (3 for queries, keys and values stored as one)
 };
 struct Drop {
   std::string from;

@@ -1,0 +1,237 @@
+#include "mstar/weights/loaded_weight.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "mstar/base/check.h"
+
+namespace mstar::weights {
+namespace {
+
+constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
+
+float widen(Half v) { return to_float(v); }
+float widen(BFloat16 v) { return to_float(v); }
+template <class T>
+requires std::is_integral_v<T>
+float widen(T v) { return static_cast<float>(v); }
+
+// `from` may be unaligned.
+template <class T>
+void widen_elements(const std::byte* from, std::int64_t count, float* to) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, from + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+    to[i] = widen(value);
+  }
+}
+
+void widen_row(const WeightPart& part, std::int64_t row, float* to) {
+  const std::int64_t n = part.row_elements;
+  if (!part.rows) {
+    std::fill(to, to + n, 0.0f);
+    return;
+  }
+  const std::byte* from = part.rows + row * part.row_stride_bytes;
+  switch (part.dtype) {
+    case DType::f32:
+      std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
+      break;
+    case DType::f16:
+      widen_elements<Half>(from, n, to);
+      break;
+    case DType::bf16:
+      widen_elements<BFloat16>(from, n, to);
+      break;
+    case DType::i8:
+      widen_elements<std::int8_t>(from, n, to);
+      break;
+    case DType::i16:
+      widen_elements<std::int16_t>(from, n, to);
+      break;
+    case DType::i32:
+      widen_elements<std::int32_t>(from, n, to);
+      break;
+    case DType::i64:
+      widen_elements<std::int64_t>(from, n, to);
+      break;
+    default:
+      widen_elements<std::uint8_t>(from, n, to);
+      break;  // u8, boolean: no reader makes others
+  }
+  if (!part.divisors.empty()) {
+    const float divisor = part.divisors[static_cast<std::size_t>(row)];
+    for (std::int64_t i = 0; i < n; ++i) to[i] /= divisor;
+  }
+}
+
+void narrow_row(const std::vector<float>& row, DType dtype, std::byte* to) {
+  if (dtype == DType::f32) {
+    std::memcpy(to, row.data(), row.size() * sizeof(float));
+  } else if (dtype == DType::f16) {
+    auto* out = reinterpret_cast<Half*>(to);
+    for (std::size_t i = 0; i < row.size(); ++i) out[i] = to_half(row[i]);
+  } else {
+    auto* out = reinterpret_cast<BFloat16*>(to);
+    for (std::size_t i = 0; i < row.size(); ++i) out[i] = to_bfloat16(row[i]);
+  }
+}
+
+// One row in `dtype` at `to`, which is aligned for it; `scratch` is one row wide.
+void write_row(const WeightPart& part, std::int64_t row, DType dtype, std::byte* to, std::vector<float>& scratch) {
+  if (part.rows && part.dtype == dtype && part.divisors.empty()) {
+    std::memcpy(to, part.rows + row * part.row_stride_bytes,
+                static_cast<std::size_t>(part.row_elements) * dtype_bytes(dtype));
+  } else if (!part.rows) {
+    std::memset(to, 0, static_cast<std::size_t>(part.row_elements) * dtype_bytes(dtype));
+  } else {
+    widen_row(part, row, scratch.data());
+    narrow_row(scratch, dtype, to);
+  }
+}
+
+// Writes rows one after the other into device memory: straight on the CPU, through a pinned block elsewhere.
+class RowWriter {
+ public:
+  RowWriter(Device& device, std::byte* to, std::size_t row_bytes)
+      : device_(device), to_(to), row_bytes_(row_bytes), direct_(device.id().backend == Backend::cpu) {}
+  RowWriter(const RowWriter&) = delete;
+  RowWriter& operator=(const RowWriter&) = delete;
+  ~RowWriter() {
+    if (staging_) device_.release_host(staging_);
+  }
+  Status prepare() {
+    if (direct_) return ok_status();
+    capacity_ = std::max(kStagingBytes / std::max<std::size_t>(row_bytes_, 1), std::size_t{1}) * row_bytes_;
+    MSTAR_TRY_ASSIGN(void* const staging, device_.allocate_host(capacity_));
+    staging_ = static_cast<std::byte*>(staging);
+    return ok_status();
+  }
+  std::byte* next_row() {
+    if (direct_) return std::exchange(to_, to_ + row_bytes_);
+    if (used_ + row_bytes_ > capacity_) flush();
+    return staging_ + std::exchange(used_, used_ + row_bytes_);
+  }
+  void flush() {
+    if (direct_ || used_ == 0) return;
+    device_.copy_to_device(to_, staging_, used_, device_.default_stream());
+    device_.synchronize(device_.default_stream());
+    to_ += std::exchange(used_, 0);
+  }
+
+ private:
+  Device& device_;
+  std::byte* to_;
+  std::size_t row_bytes_;
+  bool direct_;
+  std::byte* staging_ = nullptr;
+  std::size_t capacity_ = 0;
+  std::size_t used_ = 0;
+};
+
+bool is_aligned(const WeightPart& part) {
+  const std::size_t element = dtype_bytes(part.dtype);
+  return part.rows && reinterpret_cast<std::uintptr_t>(part.rows) % element == 0 &&
+         static_cast<std::size_t>(part.row_stride_bytes) % element == 0;
+}
+
+}  // namespace
+
+DType LoadedWeight::stored_dtype() const {
+  const WeightPart* first = nullptr;
+  for (const WeightPart& part : parts_) {
+    if (!part.rows) continue;
+    if (first && first->dtype != part.dtype) return DType::f32;
+    first = &part;
+  }
+  return first ? first->dtype : DType::f32;
+}
+
+LoadedWeight LoadedWeight::rows(std::int64_t begin, std::int64_t end) const {
+  MSTAR_CHECK(shape_.rank() >= 1 && 0 <= begin && begin <= end && end <= shape_[0]);
+  std::vector<WeightPart> kept;
+  std::int64_t at = 0;
+  for (const WeightPart& part : parts_) {
+    const std::int64_t from = std::clamp(begin - at, std::int64_t{0}, part.num_rows);
+    const std::int64_t to = std::clamp(end - at, std::int64_t{0}, part.num_rows);
+    at += part.num_rows;
+    if (from == to) continue;
+    WeightPart cut = part;
+    cut.num_rows = to - from;
+    if (cut.rows) cut.rows += from * part.row_stride_bytes;
+    if (!part.divisors.empty()) cut.divisors.assign(part.divisors.begin() + from, part.divisors.begin() + to);
+    kept.push_back(std::move(cut));
+  }
+  Shape shape = shape_;
+  shape[0] = end - begin;
+  return LoadedWeight(home_, shape, std::move(kept));
+}
+
+void LoadedWeight::to_f32(std::span<float> to) const {
+  MSTAR_CHECK(static_cast<std::int64_t>(to.size()) == shape_.num_elements());
+  float* at = to.data();
+  for (const WeightPart& part : parts_)
+    for (std::int64_t row = 0; row < part.num_rows; ++row, at += part.row_elements) widen_row(part, row, at);
+}
+
+void LoadedWeight::rows_to_f32(std::int64_t begin, std::int64_t end, std::span<float> to) const {
+  rows(begin, end).to_f32(to);
+}
+
+std::vector<float> LoadedWeight::to_f32() const {
+  std::vector<float> out(static_cast<std::size_t>(shape_.num_elements()));
+  to_f32(out);
+  return out;
+}
+
+Result<Tensor> LoadedWeight::to_tensor(Device& device, DType dtype) const {
+  const bool is_float = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+  for (const WeightPart& part : parts_)
+    if (!is_float && (part.dtype != dtype || !part.divisors.empty()))
+      return bad_model("'" + home_ + "' is stored as " + std::string(dtype_name(part.dtype)) +
+                       (part.divisors.empty() ? "" : " with a scale") + " and cannot become " +
+                       std::string(dtype_name(dtype)));
+  MSTAR_TRY_ASSIGN(Tensor out, Tensor::allocate(device, dtype, shape_));
+  const std::int64_t row_elements = parts_.empty() ? 0 : parts_.front().row_elements;
+  std::vector<float> scratch(static_cast<std::size_t>(row_elements));
+  RowWriter writer(device, out.view().data<std::byte>(), static_cast<std::size_t>(row_elements) * dtype_bytes(dtype));
+  MSTAR_TRY(writer.prepare());
+  for (const WeightPart& part : parts_)
+    for (std::int64_t row = 0; row < part.num_rows; ++row) write_row(part, row, dtype, writer.next_row(), scratch);
+  writer.flush();
+  return out;
+}
+
+AlignedParts LoadedWeight::aligned() const {
+  AlignedParts out;
+  for (const WeightPart& part : parts_) {
+    const std::size_t row_bytes = static_cast<std::size_t>(part.row_elements) * dtype_bytes(part.dtype);
+    const std::byte* data = part.rows;
+    std::int64_t stride_bytes = part.row_stride_bytes;
+    if (!is_aligned(part)) {
+      auto copy =
+          std::make_unique<std::byte[]>(std::max<std::size_t>(row_bytes * static_cast<std::size_t>(part.num_rows), 1));
+      for (std::int64_t row = 0; part.rows && row < part.num_rows; ++row)
+        std::memcpy(copy.get() + static_cast<std::size_t>(row) * row_bytes, part.rows + row * part.row_stride_bytes,
+                    row_bytes);
+      data = copy.get();
+      stride_bytes = static_cast<std::int64_t>(row_bytes);
+      out.copies_.push_back(std::move(copy));
+    }
+    // TensorView has no read-only form; the contract above forbids writing.
+    TensorView view(const_cast<std::byte*>(data), part.dtype, {part.num_rows, part.row_elements});
+    view.strides[0] = stride_bytes / static_cast<std::int64_t>(dtype_bytes(part.dtype));
+    const float* scale = nullptr;
+    if (!part.divisors.empty()) {
+      std::vector<float> multipliers(part.divisors.size());
+      std::transform(part.divisors.begin(), part.divisors.end(), multipliers.begin(), [](float d) { return 1.0f / d; });
+      out.scales_.push_back(std::move(multipliers));
+      scale = out.scales_.back().data();
+    }
+    out.parts_.push_back({view, scale});
+  }
+  return out;
+}
+
+}  // namespace mstar::weights

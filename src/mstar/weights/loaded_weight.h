@@ -1,0 +1,77 @@
+// What a home gets: one array, or several stacked by rows, each in the dtype of its checkpoint; and ways to make it
+// usable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mstar/base/result.h"
+#include "mstar/device/device.h"
+#include "mstar/tensor/tensor.h"
+
+namespace mstar::weights {
+
+// Rows of one stored array, in place. A row is everything past axis 0; its elements are contiguous but not aligned.
+struct WeightPart {
+  std::string source;  // name in the checkpoint; empty for rows of zeros
+  DType dtype = DType::f32;
+  std::int64_t num_rows = 0;
+  std::int64_t row_elements = 0;
+  std::int64_t row_stride_bytes = 0;
+  const std::byte* rows = nullptr;   // null: zeros
+  std::vector<float> divisors = {};  // one per row for integer dtypes with a scale, else empty: real = stored / divisor
+};
+
+// Parts as aligned views, for packing. Bytes that were aligned in the file stay there; others are copied here.
+class AlignedParts {
+ public:
+  struct Part {
+    TensorView weight;                 // [num_rows, row_elements], host memory, never to be written
+    const float* row_scale = nullptr;  // [num_rows], real = stored * row_scale; null when there is none
+  };
+  std::span<const Part> parts() const { return parts_; }
+
+ private:
+  friend class LoadedWeight;
+  std::vector<Part> parts_;
+  std::vector<std::unique_ptr<std::byte[]>> copies_;
+  std::vector<std::vector<float>> scales_;
+};
+
+// Borrows from the checkpoint, which must outlive it. Thread: any for const use.
+class LoadedWeight {
+ public:
+  LoadedWeight(std::string home, Shape shape, std::vector<WeightPart> parts)
+      : home_(std::move(home)), shape_(shape), parts_(std::move(parts)) {}
+
+  const std::string& home() const { return home_; }
+  const Shape& shape() const { return shape_; }
+  std::span<const WeightPart> parts() const { return parts_; }
+  // The dtype of the parts, or f32 when they differ.
+  DType stored_dtype() const;
+  // Rows [begin, end) of axis 0, across parts.
+  LoadedWeight rows(std::int64_t begin, std::int64_t end) const;
+
+  // Widened and scaled into row-major f32: `to` holds shape().num_elements() floats. Rows [begin, end) only in the
+  // second.
+  void to_f32(std::span<float> to) const;
+  void rows_to_f32(std::int64_t begin, std::int64_t end, std::span<float> to) const;
+  std::vector<float> to_f32() const;
+  // A tensor of shape() on `device`. `dtype` f32, f16 or bf16 (rounded to nearest even), or the stored dtype when it
+  // has no scale. Cost: one pass; on a GPU through 16 MiB of pinned memory. Errors: exhausted; bad_model for other
+  // dtypes.
+  Result<Tensor> to_tensor(Device& device, DType dtype) const;
+  // Needs parts of rank 1 or more.
+  AlignedParts aligned() const;
+
+ private:
+  std::string home_;
+  Shape shape_;
+  std::vector<WeightPart> parts_;
+};
+
+}  // namespace mstar::weights
