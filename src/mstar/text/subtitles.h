@@ -1,0 +1,75 @@
+// Transcripts as SRT, WebVTT, TSV, plain text and JSON. Pure functions. Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mstar {
+
+struct TranscriptWord {
+  std::string text;  // as decoded, so most start with a space
+  double start_s = 0;
+  double end_s = 0;
+  std::optional<double> probability;
+};
+
+struct TranscriptSegment {
+  double start_s = 0;
+  double end_s = 0;
+  std::string text;  // as decoded, so most start with a space
+  std::vector<std::int32_t> tokens;
+  std::int64_t seek_frames = 0;  // where the window starts, in mel frames of 10 ms
+  std::optional<double> temperature;
+  std::optional<double> avg_logprob;
+  std::optional<double> compression_ratio;
+  std::optional<double> no_speech_prob;
+  std::vector<TranscriptWord> words;
+};
+
+struct Transcript {
+  std::string task = "transcribe";
+  std::string language;  // as the client is to see it
+  double duration_s = 0;
+  std::string text;
+  std::vector<TranscriptSegment> segments;
+};
+
+// "hh:mm:ss,mmm", more digits for 100 hours and more. Milliseconds round half to even. What is below 0 or no number
+// counts as 0. Without always_hours the hours are left out while they are 0.
+std::string format_timestamp(double seconds, bool always_hours, char decimal_mark);
+
+// One cue with the blank line after it; `number` counts from 1. The text is stripped, "-->" in it becomes "->", and
+// blank lines go, because each of those would end the cue. Otherwise the bytes of openai-whisper's writer.
+std::string srt_cue(std::int64_t number, const TranscriptSegment& segment);
+std::string write_srt(std::span<const TranscriptSegment> segments);
+
+struct VttOptions {
+  bool always_hours = false;  // openai-whisper leaves zero hours out, the OpenAI API writes them
+  bool escape_markup = true;  // & and < as the standard asks; openai-whisper writes them as they are
+};
+std::string_view vtt_header();  // "WEBVTT" and a blank line
+std::string vtt_cue(const TranscriptSegment& segment, VttOptions options = {});
+std::string write_vtt(std::span<const TranscriptSegment> segments, VttOptions options = {});
+
+// One stripped line a segment.
+std::string write_txt(std::span<const TranscriptSegment> segments);
+// start and end in milliseconds, and the text, as openai-whisper's TSV.
+std::string write_tsv(std::span<const TranscriptSegment> segments);
+
+// {"text": ...}
+std::string write_json(const Transcript& transcript);
+
+struct VerboseJsonOptions {
+  bool segments = true;
+  bool words = false;  // one flat list, as `timestamp_granularities=word`
+};
+// The OpenAI API's verbose_json: task, language, duration, text, segments (id, seek, start, end, text, tokens and the
+// figures that are set), words. Seconds are rounded to milliseconds. Ill-formed UTF-8 becomes U+FFFD; a figure that is
+// no finite number is null.
+std::string write_verbose_json(const Transcript& transcript, VerboseJsonOptions options = {});
+
+}  // namespace mstar

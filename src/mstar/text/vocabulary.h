@@ -1,0 +1,54 @@
+// Token strings and the bytes they stand for, by id and by string.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "mstar/base/result.h"
+
+namespace mstar::text {
+
+// Built once, then read-only. Thread: const methods from any thread. Move-only.
+class Vocabulary {
+ public:
+  struct Entry {
+    std::string_view token;  // as tokenizer.json spells it
+    std::string_view spelt;  // what decoding spells out: `token`, or the normalised form of an added token
+    std::int32_t id = 0;
+    bool is_added = false;  // an added token may rename an id of the model, and takes its place in id order
+    bool is_special = false;
+  };
+  // bad_model on an id that two model tokens share, on a token with two ids, and on ids far beyond the count of tokens.
+  static Result<Vocabulary> build(const std::vector<Entry>& entries);
+
+  // One more than the largest id; ids between may be unused.
+  std::int32_t size() const { return static_cast<std::int32_t>(tokens_.size()); }
+  std::optional<std::int32_t> find(std::string_view token) const;
+  // Empty for an id that is unused or out of range.
+  std::string_view token(std::int32_t id) const { return in_range(id) ? tokens_[index(id)].token : std::string_view(); }
+  // The bytes that the id adds to a decoded text: of the byte-level alphabet, or the token's own UTF-8 when a character
+  // of it is outside of that alphabet.
+  std::string_view bytes(std::int32_t id) const { return in_range(id) ? tokens_[index(id)].bytes : std::string_view(); }
+  bool is_special(std::int32_t id) const { return in_range(id) && tokens_[index(id)].is_special; }
+  bool is_added(std::int32_t id) const { return in_range(id) && tokens_[index(id)].is_added; }
+
+ private:
+  struct Token {
+    std::string_view token;
+    std::string_view bytes;
+    bool is_added = false;
+    bool is_special = false;
+  };
+  bool in_range(std::int32_t id) const { return id >= 0 && id < size(); }
+  static std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+  std::unique_ptr<char[]> text_;  // what all views point into
+  std::vector<Token> tokens_;
+  std::unordered_map<std::string_view, std::int32_t> ids_;
+};
+
+}  // namespace mstar::text
