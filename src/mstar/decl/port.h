@@ -57,7 +57,7 @@ struct FromClient {
   Modality modality = Modality::audio;
   ChunkPolicy chunks = FixedChunks{};
 };
-// The partition's plan gives the value (NextWalk::inputs) whenever no other rule of the port does.
+// The partition's plan may give the value (NextWalk::inputs); that wins over a kept one.
 struct FromPlan {};
 using Travel = std::variant<Keep, Stream, ToClient, FromRequest, FromClient, FromPlan>;
 
