@@ -47,19 +47,20 @@ struct DeviceComponent {
   Capture capture = {};
   DType compute = DType::f32;
   int max_batch_rows = 1;
-  int max_batch_tokens = 0;     // 0: no limit but rows
-  bool run_ahead = true;        // step N+1 may be prepared while N runs
+  int max_batch_tokens = 0;      // 0: no limit but rows
+  bool run_ahead = true;         // step N+1 may be prepared while N runs
   bool chunked_prefill = false;  // long inputs are split over steps under max_batch_tokens
   std::vector<CombinedWalks> combined = {};
   double slice_ms = 50;  // yield points: no slice on a CPU is longer
 };
 
-// What a host stage reads: the values of its Run's input ports, in the Run's order. A chunked stream input holds the chunk's
-// items, other ports one value (or one per loop iteration when accumulated).
+// What a host stage reads: the values of its Run's input ports, in the Run's order. A chunked stream input holds the
+// chunk's items, other ports one value (or one per loop iteration when accumulated).
 struct HostInputs {
   WalkRef walk;
   std::vector<std::vector<HostValue>> ports;
-  bool is_final = false;  // the last chunk of a stream is among the inputs
+  std::vector<int> num_seen = {};  // per port: leading items of a chunk that an earlier chunk held too (its context)
+  bool is_final = false;           // the last chunk of a stream is among the inputs
   const RequestParams* params = nullptr;
 };
 // Values of the Run's output ports, in the Run's order; an empty list leaves that port unrouted.

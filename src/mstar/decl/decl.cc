@@ -98,6 +98,7 @@ ComponentRef Decl::find_component(std::string_view name) const {
   return find_named<ComponentRef>(components_, name, +[](const Component& c) -> std::string_view { return c.name(); });
 }
 PartitionRef Decl::partition_of(WalkRef walk) const {
+  if (partitions_.empty() && walk.value < walks_.size()) return PartitionRef(0);
   for (std::size_t i = 0; i < partitions_.size(); ++i)
     for (const WalkRef each : partitions_[i].walks)
       if (each == walk) return PartitionRef(static_cast<std::uint16_t>(i));

@@ -68,6 +68,7 @@ class Decl {
   PortRef find_port(std::string_view name) const;
   WalkRef find_walk(std::string_view name) const;
   ComponentRef find_component(std::string_view name) const;
+  // The default partition of a Decl without partition calls is 0.
   PartitionRef partition_of(WalkRef walk) const;
   const Surface* surface_for(Route route) const;
 

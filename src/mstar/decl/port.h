@@ -17,7 +17,8 @@ enum class Modality : std::uint8_t { text, image, video, audio, action, scalar, 
 std::string_view modality_name(Modality modality);
 std::optional<Modality> modality_from_name(std::string_view name);
 
-// How many deliveries of a stream make one chunk for its consumer. An item is one delivery of the port, whatever its shape.
+// How many items of a stream make one chunk for its consumer. An item is one Value of the port, whatever its shape (a
+// component that publishes a list of n values publishes n items).
 // When the producer is done, what is left is flushed as exactly one final chunk, empty if nothing is left. With
 // `continue_after_done` there is no final chunk: the consumer gets empty chunks for ever and ends by its own stop.
 struct FixedChunks {
@@ -56,15 +57,17 @@ struct FromClient {
   Modality modality = Modality::audio;
   ChunkPolicy chunks = FixedChunks{};
 };
-using Travel = std::variant<Keep, Stream, ToClient, FromRequest, FromClient>;
+// The partition's plan may give the value (NextWalk::inputs); that wins over a kept one.
+struct FromPlan {};
+using Travel = std::variant<Keep, Stream, ToClient, FromRequest, FromClient, FromPlan>;
 
 struct Axis {
   std::string name;
   std::int64_t size = -1;  // -1: varies per value; equal names have equal sizes within one value's walk
 };
 
-// A value travels by its port's rules each time a Run names the port as an output. Where a Loop exports the port (outputs or
-// accumulated), it travels only when that loop ends, never per iteration.
+// A value travels by its port's rules each time a Run names the port as an output. Where a Loop exports the port
+// (outputs or accumulated), it travels only when that loop ends, never per iteration.
 struct PortSpec {
   std::string name;
   DType dtype = DType::f32;
