@@ -93,9 +93,9 @@ class Step final : public Forward {
   std::optional<Error> failure;
 
   // The arena moves with the step; the context must refer to the step's own.
-  static std::unique_ptr<Step> make(Device& device, void* memory, std::size_t bytes, ThreadPool* pool, ResourceSet& resources) {
+  static StepPtr make(Device& device, void* memory, std::size_t bytes, ThreadPool* pool, ResourceSet& resources) {
     Arena placeholder;
-    auto step = std::make_unique<Step>(OpContext{device, device.default_stream(), placeholder, pool}, resources);
+    StepPtr step(new Step(OpContext{device, device.default_stream(), placeholder, pool}, resources));
     step->arena = Arena(memory, bytes);
     step->rebind(device, pool);
     return step;
@@ -109,6 +109,8 @@ class Step final : public Forward {
   OpContext context_;
   ResourceSet& resources_;
 };
+
+void StepDeleter::operator()(Step* step) const { delete step; }
 
 Engine::Engine(const decl::Decl& decl, decl::ComponentRef component, Options options, ResourceSet& resources, Device& device)
     : decl_(decl),
@@ -321,7 +323,7 @@ Result<bool> Engine::advance(Step& step) {
   return ++step.next_slice == body_->num_slices();
 }
 
-std::vector<RowResult> Engine::finish(std::unique_ptr<Step> step) {
+std::vector<RowResult> Engine::finish(StepPtr step) {
   const Stream stream = step->ops().stream;
   for (int r = 0; r < step->num_rows(); ++r) {
     RowResult& result = step->results[r];

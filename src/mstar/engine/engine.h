@@ -47,6 +47,10 @@ struct StepCounters {
 };
 
 class Step;  // a batch between prepare and finish
+struct StepDeleter {
+  void operator()(Step* step) const;
+};
+using StepPtr = std::unique_ptr<Step, StepDeleter>;
 
 class Engine {
  public:
@@ -61,7 +65,7 @@ class Engine {
 
   // Rows in the order of the input. `waiting` could not be admitted now and keep their inputs; `failed` are over.
   struct Prepared {
-    std::unique_ptr<Step> step;  // null when no row was admitted
+    StepPtr step;  // null when no row was admitted
     std::vector<RowInputs> waiting;
     std::vector<RowResult> failed;
   };
@@ -69,7 +73,7 @@ class Engine {
   // Runs the next slice; true when the forward is launched whole. After an Error the step must still be finished.
   Result<bool> advance(Step& step);
   // Waits for the device, commits, and gives each row its outputs. On a failed forward every row carries the error.
-  std::vector<RowResult> finish(std::unique_ptr<Step> step);
+  std::vector<RowResult> finish(StepPtr step);
 
   void forget(RequestId request) { body_->forget(request); }
   const decl::DeviceComponent& spec() const { return spec_; }

@@ -41,7 +41,10 @@ Status Worker::start() {
       lanes_.push_back({.model = m, .engine = std::move(engine)});
     }
     if (model.checkpoint) {
-      MSTAR_TRY(weights.finish(home_prefixes(declaration, model.components)));
+      std::vector<std::string> homes;
+      for (const decl::ComponentRef component : model.components)
+        for (const std::string& prefix : declaration.at(component).device().homes) homes.push_back(prefix);
+      if (!homes.empty()) MSTAR_TRY(weights.finish(homes));
       model.checkpoint->release_pages();
     }
   }

@@ -88,7 +88,7 @@ class Worker {
     std::uint32_t model = 0;
     std::unique_ptr<engine::Engine> engine;
     std::deque<Pending> queue;
-    std::unique_ptr<engine::Step> step;  // between prepare and finish
+    engine::StepPtr step;  // between prepare and finish
     std::vector<Pending> rows;           // of `step`
     std::uint64_t last_turn = 0;
     bool blocked = false;  // every queued row waits for resources; retried when some are given back

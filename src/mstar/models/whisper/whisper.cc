@@ -179,9 +179,9 @@ Result<Decl> declare_whisper(const ModelSource& source) {
 
   const auto audio = d.component(HostComponent{.name = "audio", .make = [config](const RequestParams&) { return make_audio_stage(config); }});
   const auto segment = d.component(HostComponent{.name = "segment", .make = [config](const RequestParams& p) { return make_segment_stage(config, p); }});
-  const auto encoder = d.component(DeviceComponent{.name = "encoder", .build = build_whisper_encoder(r)});
+  const auto encoder = d.component(DeviceComponent{.name = "encoder", .build = build_whisper_encoder(r), .homes = {"encoder."}});
   const auto cross = d.component(DeviceComponent{.name = "cross", .build = build_whisper_cross(r), .uses = {r.cross_kv}});
-  const auto decoder = d.component(DeviceComponent{.name = "decoder", .build = build_whisper_decoder(r), .uses = {r.self_kv, r.cross_kv, r.sampler},
+  const auto decoder = d.component(DeviceComponent{.name = "decoder", .build = build_whisper_decoder(r), .homes = {"decoder."}, .uses = {r.self_kv, r.cross_kv, r.sampler},
                                                    .max_batch_rows = 32, .max_batch_tokens = 512});
 
   const auto hear = [&](std::vector<PortRef> decoder_out) {
