@@ -1,0 +1,40 @@
+// How an endpoint turns a request's events into the bytes of an HTTP answer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "mstar/base/result.h"
+#include "mstar/conductor/frontend.h"
+#include "mstar/decl/request.h"
+#include "mstar/server/api_error.h"
+
+namespace mstar::server {
+
+// One per request; used by one thread at a time. Each call appends to `out`. A streamed answer's bytes leave at once;
+// those of a whole answer leave after on_finished, and are dropped for an error answer if the request fails.
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+  virtual bool streams() const = 0;
+  virtual std::string_view content_type() const = 0;
+  virtual Status on_chunk(const decl::Chunk& chunk, std::string& out) = 0;
+  virtual Status on_finished(const Finished& finished, std::string& out) = 0;
+  // The last bytes of a streamed answer whose status line has left already.
+  virtual void on_failed(const HttpError& error, std::string& out) = 0;
+  // What keeps an idle stream open; empty: nothing may be sent between events.
+  virtual std::string_view keep_alive_frame() const { return {}; }
+};
+
+// A parsed API request and the way its answer is written.
+struct Call {
+  decl::ApiRequest request;
+  std::unique_ptr<AnswerWriter> answer;
+};
+
+// "data: {json}\n\n"
+void append_sse(std::string& out, std::string_view json);
+inline constexpr std::string_view kSseKeepAlive = ": keep-alive\n\n";
+
+}  // namespace mstar::server

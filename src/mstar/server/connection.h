@@ -1,0 +1,136 @@
+// One client connection: reads requests one after the other, hands them on, writes the answers.
+#pragma once
+
+#include <boost/asio/basic_stream_socket.hpp>
+#include <boost/asio/basic_waitable_timer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/strand.hpp>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mstar/server/answer.h"
+#include "mstar/server/endpoints.h"
+#include "mstar/server/request_reader.h"
+#include "mstar/server/response_head.h"
+#include "mstar/server/server_core.h"
+
+namespace mstar::server {
+
+namespace net = boost::asio;
+using Strand = net::strand<net::io_context::executor_type>;
+using Socket = net::basic_stream_socket<net::ip::tcp, Strand>;
+using SteadyTime = std::chrono::steady_clock::time_point;
+using Timer = net::basic_waitable_timer<std::chrono::steady_clock, net::wait_traits<std::chrono::steady_clock>, Strand>;
+
+class Connection;
+
+// The runtime's end of a call. It may outlive the connection and the server. Owners: the connection and the runtime.
+class Exchange final : public EventSink {
+ public:
+  Exchange(std::shared_ptr<net::io_context> io, Strand strand, std::weak_ptr<Connection> connection)
+      : io_(std::move(io)), strand_(std::move(strand)), connection_(std::move(connection)) {}
+  // Thread: the runtime's. Queues the event and wakes the connection's strand.
+  void on_event(RequestEvent event) override;
+  std::vector<RequestEvent> take();
+  void close();  // later events are dropped
+
+ private:
+  const std::shared_ptr<net::io_context> io_;  // keeps strand_ valid
+  const Strand strand_;
+  const std::weak_ptr<Connection> connection_;
+  std::mutex mutex_;
+  std::vector<RequestEvent> events_;
+  bool woken_ = false;
+  bool closed_ = false;
+};
+
+// Thread: all of it runs on the strand, but for the functions marked "any", which post to it.
+class Connection final : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(std::shared_ptr<net::io_context> io, Socket socket, std::shared_ptr<ServerCore> core);
+  ~Connection();
+
+  void start();              // any; once
+  void start_turned_away();  // any; once: says 503 and closes
+  void stop_when_idle();     // any
+  void stop_now();           // any; aborts a call in flight
+  void on_events();          // by Exchange
+
+ private:
+  enum class Phase { head, body, call, flush, linger, closed };
+
+  // connection.cc: reading and time
+  void read();
+  void on_read(const boost::system::error_code& error, std::size_t bytes);
+  void on_read_end(bool orderly);
+  void read_requests();
+  void begin_request();
+  void linger(bool unread_body);
+  void close();
+  SteadyTime read_deadline() const;
+  SteadyTime write_deadline() const;
+  void arm_timer();
+  void check_deadlines();
+
+  // connection_answer.cc: requests, answers and writing
+  void on_request();
+  void on_call();
+  void reply(int status, std::string_view content_type, std::string body, const HttpError* error = nullptr,
+             bool preflight = false);
+  void reply_error(const HttpError& error, bool must_close);
+  void end_of_answer();
+  void send_stream(std::string bytes, bool last);
+  void finish_call(const HttpError* error, bool finished, std::string out);
+  void end_call();
+  void abort_call(std::string_view reason);
+  void send_keep_alive();
+  void enqueue(std::string bytes);
+  void write();
+  void on_written(const boost::system::error_code& error, std::size_t bytes);
+  void on_flushed();
+  void set_busy(bool busy);
+
+  const std::shared_ptr<net::io_context> io_;  // first in, last out: what follows lives on it
+  const std::shared_ptr<ServerCore> core_;
+  const ServerConfig& config_;
+  Socket socket_;
+  Timer timer_;
+  SteadyTime timer_at_ = SteadyTime::max();
+  RequestReader reader_;
+
+  Phase phase_ = Phase::head;
+  SteadyTime phase_began_;   // for the read deadlines
+  bool reading_ = false;     // a read is pending
+  bool peer_done_ = false;   // it sends no more
+  bool in_request_ = false;  // its first byte was seen
+  bool busy_ = false;
+  bool close_after_ = false;  // the connection ends with the current answer
+  bool unread_body_ = false;
+  SteadyTime request_began_;
+  int status_ = 0;  // of the current answer
+  std::string request_id_;
+
+  std::shared_ptr<Exchange> exchange_;  // null: no call in flight
+  std::unique_ptr<AnswerWriter> answer_;
+  RequestId call_id_;
+  std::string whole_body_;  // of an answer that does not stream
+  bool head_sent_ = false;  // of a streamed answer
+  SteadyTime call_deadline_ = SteadyTime::max();
+  SteadyTime keep_alive_at_ = SteadyTime::max();
+
+  std::deque<std::string> out_;    // not handed to the socket yet
+  std::deque<std::string> batch_;  // being written
+  std::size_t batch_offset_ = 0;   // written bytes of its front
+  std::size_t pending_out_bytes_ = 0;
+  std::size_t batch_sent_bytes_ = 0;
+  SteadyTime batch_began_;
+  bool writing_ = false;
+};
+
+}  // namespace mstar::server

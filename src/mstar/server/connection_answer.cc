@@ -1,0 +1,274 @@
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+
+#include "mstar/base/log.h"
+#include "mstar/server/connection.h"
+
+namespace mstar::server {
+namespace {
+
+using boost::system::error_code;
+using std::chrono::steady_clock;
+
+// Small pieces are joined into buffers of about this size.
+constexpr std::size_t kJoinBytes = 64 << 10;
+
+// The route's path, or what is printable of an unknown one.
+std::string log_name(const RequestReader& reader) {
+  if (!reader.head_parsed()) return "?";
+  std::string out = reader.head().method + " ";
+  if (reader.match().route) return out.append(reader.match().route->path);
+  for (const char c : reader.head().path.substr(0, 100)) out += c > ' ' && c < 0x7F ? c : '?';
+  return out;
+}
+
+}  // namespace
+
+void Connection::set_busy(bool busy) {
+  if (busy_ == busy) return;
+  busy_ = busy;
+  core_->set_busy(busy);
+}
+
+void Connection::on_request() {
+  request_id_ = reader_.head().request_id;
+  if (reader_.error()) return reply_error(*reader_.error(), false);
+  if (reader_.head().method == "OPTIONS") return reply(204, {}, {}, nullptr, true);
+  if (is_call(reader_.match().route->endpoint)) return on_call();
+  Reply answer = answer_at_once(reader_.match(), core_->frontend, core_->metrics);
+  reply(answer.status, answer.content_type, std::move(answer.body));
+}
+
+void Connection::on_call() {
+  auto call = make_call(reader_.match().route->endpoint, reader_.take_form(), core_->frontend, request_id_);
+  if (!call) return reply_error(to_http(call.error(), Stage::body), false);
+  if (peer_done_) return close();
+  exchange_ = std::make_shared<Exchange>(io_, socket_.get_executor(), weak_from_this());
+  answer_ = std::move(call->answer);
+  auto submitted = core_->frontend.submit(std::move(call->request), exchange_);
+  if (!submitted) {
+    exchange_->close();
+    exchange_.reset();
+    return reply_error(to_http(submitted.error(), Stage::submit), false);
+  }
+  call_id_ = *submitted;
+  core_->metrics.calls_in_flight(1);
+  log_debug("{} is request {}", request_id_, call_id_.value);
+  phase_ = Phase::call;
+  head_sent_ = false;
+  whole_body_.clear();
+  const SteadyTime now = steady_clock::now();
+  call_deadline_ = now + config_.request_timeout;
+  if (!answer_->keep_alive_frame().empty()) keep_alive_at_ = now + config_.sse_keep_alive;
+  read();  // only to see the client go
+}
+
+void Connection::on_events() {
+  if (!exchange_) return;
+  std::string out;
+  std::optional<HttpError> error;
+  bool finished = false;
+  for (RequestEvent& event : exchange_->take()) {
+    Status written;
+    if (const auto* chunk = std::get_if<decl::Chunk>(&event)) {
+      written = answer_->on_chunk(*chunk, out);
+      if (!written) core_->frontend.abort(call_id_);
+    } else if (const auto* done = std::get_if<Finished>(&event)) {
+      written = answer_->on_finished(*done, out);
+      finished = true;
+    } else {
+      error = to_http(std::get<Failed>(event).error, Stage::running);
+    }
+    if (!written) error = to_http(written.error(), Stage::running);
+    if (error || finished) break;
+  }
+  finish_call(error ? &*error : nullptr, finished, std::move(out));
+  arm_timer();
+}
+
+void Connection::finish_call(const HttpError* error, bool finished, std::string out) {
+  const bool last = error || finished;
+  if (!answer_->streams()) {
+    whole_body_ += out;
+    if (!last) return;
+    end_call();
+    if (error) return reply_error(*error, false);
+    return reply(200, answer_->content_type(), std::move(whole_body_));
+  }
+  if (last) end_call();
+  if (error && !head_sent_ && out.empty()) return reply_error(*error, false);
+  if (error) {
+    answer_->on_failed(*error, out);
+    log_warn("{} {} failed after its answer had begun: {} {}", request_id_, log_name(reader_), error->status,
+             error->message);
+  }
+  send_stream(std::move(out), last);
+}
+
+void Connection::send_stream(std::string bytes, bool last) {
+  if (bytes.empty() && !last) return;
+  if (pending_out_bytes_ > config_.max_pending_out_bytes) {
+    abort_call("slow_reader");
+    log_warn("{} closed: the client does not read its answer", request_id_);
+    return close();
+  }
+  std::string out;
+  if (!head_sent_) {
+    head_sent_ = true;
+    status_ = 200;
+    ResponseHead head;
+    head.content_type = answer_->content_type();
+    // Without chunks the end of the answer is the end of the connection.
+    close_after_ = !reader_.head().keep_alive || !config_.keep_alive || core_->draining || reader_.head().version < 11;
+    head.keep_alive = !close_after_;
+    out = response_head(head, reader_.head(), config_.cors_origin);
+  }
+  if (reader_.head().version >= 11) {
+    append_http_chunk(out, bytes, last);
+  } else {
+    out += bytes;
+  }
+  if (!answer_->keep_alive_frame().empty() && !last) keep_alive_at_ = steady_clock::now() + config_.sse_keep_alive;
+  enqueue(std::move(out));
+  if (last) end_of_answer();
+}
+
+void Connection::send_keep_alive() {
+  keep_alive_at_ = steady_clock::now() + config_.sse_keep_alive;
+  // A client that reads nothing needs no more of them.
+  if (pending_out_bytes_ == 0) send_stream(std::string(answer_->keep_alive_frame()), false);
+}
+
+void Connection::end_call() {
+  call_deadline_ = keep_alive_at_ = SteadyTime::max();
+  if (!exchange_) return;
+  exchange_->close();
+  exchange_.reset();
+  core_->metrics.calls_in_flight(-1);
+}
+
+void Connection::abort_call(std::string_view reason) {
+  if (!exchange_) return;
+  end_call();
+  core_->metrics.request_aborted(reason);
+  log_info("{} {} aborted: {}", request_id_, log_name(reader_), reason);
+  core_->frontend.abort(call_id_);
+}
+
+void Connection::reply(int status, std::string_view content_type, std::string body, const HttpError* error,
+                       bool preflight) {
+  status_ = status;
+  const bool parsed = reader_.head_parsed();
+  close_after_ = close_after_ || !parsed || !reader_.head().keep_alive || !config_.keep_alive || core_->draining;
+  ResponseHead head;
+  head.status = status;
+  head.content_type = content_type;
+  head.content_length = body.size();
+  head.keep_alive = !close_after_;
+  head.preflight = preflight;
+  if (preflight) head.allow = reader_.match().allow;
+  if (error) {
+    head.retry_after_s = error->retry_after_s;
+    head.allow = error->allow;
+  }
+  std::string out;
+  if (request_id_.empty() || request_id_ == reader_.head().request_id) {
+    out = response_head(head, reader_.head(), config_.cors_origin);
+  } else {
+    RequestHead renamed = reader_.head();
+    renamed.request_id = request_id_;
+    out = response_head(head, renamed, config_.cors_origin);
+  }
+  enqueue(std::move(out));
+  if (reader_.head().method != "HEAD" && !body.empty()) enqueue(std::move(body));
+  end_of_answer();
+}
+
+void Connection::reply_error(const HttpError& error, bool must_close) {
+  if (must_close) {
+    close_after_ = true;
+    unread_body_ = true;
+  }
+  if (request_id_.empty()) request_id_ = reader_.head().request_id;
+  if (error.status >= 500) log_warn("{} {} failed: {} {}", request_id_, log_name(reader_), error.status, error.message);
+  reply(error.status, "application/json", error_body(error), &error);
+}
+
+void Connection::end_of_answer() {
+  phase_ = Phase::flush;
+  const double seconds = std::chrono::duration<double>(steady_clock::now() - request_began_).count();
+  const ApiRoute* route = reader_.match().route;
+  core_->metrics.request_done(route ? route->path : "other", status_, seconds);
+  if (!route || is_call(route->endpoint))
+    log_info("{} {} {} in {:.1f} ms", request_id_, log_name(reader_), status_, seconds * 1e3);
+  if (!writing_ && out_.empty()) on_flushed();
+}
+
+void Connection::enqueue(std::string bytes) {
+  pending_out_bytes_ += bytes.size();
+  if (!out_.empty() && out_.back().size() + bytes.size() <= kJoinBytes) {
+    out_.back() += bytes;
+  } else {
+    out_.push_back(std::move(bytes));
+  }
+  write();
+}
+
+void Connection::write() {
+  if (writing_ || phase_ == Phase::closed) return;
+  if (batch_.empty()) {
+    if (out_.empty()) return;
+    batch_.swap(out_);
+    batch_offset_ = batch_sent_bytes_ = 0;
+    batch_began_ = steady_clock::now();
+  }
+  constexpr std::size_t kMaxBuffers = 16;
+  std::vector<net::const_buffer> buffers;
+  for (std::size_t i = 0; i < batch_.size() && i < kMaxBuffers; ++i) {
+    const std::size_t skip = i == 0 ? batch_offset_ : 0;
+    buffers.emplace_back(batch_[i].data() + skip, batch_[i].size() - skip);
+  }
+  writing_ = true;
+  socket_.async_write_some(buffers, [self = shared_from_this()](const error_code& error, std::size_t bytes) {
+    self->on_written(error, bytes);
+  });
+}
+
+void Connection::on_written(const error_code& error, std::size_t bytes) {
+  writing_ = false;
+  if (phase_ == Phase::closed) return;
+  if (error) {
+    abort_call("client_gone");
+    return close();
+  }
+  core_->metrics.sent(bytes);
+  pending_out_bytes_ -= bytes;
+  batch_sent_bytes_ += bytes;
+  for (std::size_t left = bytes; !batch_.empty();) {
+    const std::size_t rest = batch_.front().size() - batch_offset_;
+    if (left < rest) {
+      batch_offset_ += left;
+      break;
+    }
+    left -= rest;
+    batch_.pop_front();
+    batch_offset_ = 0;
+  }
+  write();
+  if (!writing_ && phase_ == Phase::flush) on_flushed();
+  arm_timer();
+}
+
+void Connection::on_flushed() {
+  set_busy(false);
+  in_request_ = false;
+  request_id_.clear();
+  answer_.reset();
+  if (close_after_ || core_->draining) return linger(unread_body_);
+  reader_.next();
+  phase_ = Phase::head;
+  phase_began_ = steady_clock::now();
+  read_requests();
+}
+
+}  // namespace mstar::server

@@ -1,0 +1,27 @@
+// What each route answers, free of sockets.
+#pragma once
+
+#include <string>
+
+#include "mstar/base/result.h"
+#include "mstar/conductor/frontend.h"
+#include "mstar/server/answer.h"
+#include "mstar/server/form.h"
+#include "mstar/server/metrics.h"
+#include "mstar/server/routes.h"
+
+namespace mstar::server {
+
+struct Reply {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+};
+bool is_call(Endpoint endpoint);  // goes to the runtime; else answer_at_once() serves it
+
+// The GET routes. An unknown model is 404.
+Reply answer_at_once(const RouteMatch& match, const Frontend& frontend, const Metrics& metrics);
+// The POST routes: a request for the runtime. `request_id` may be replaced by one that the form names.
+Result<Call> make_call(Endpoint endpoint, Form form, const Frontend& frontend, std::string& request_id);
+
+}  // namespace mstar::server

@@ -1,0 +1,126 @@
+#include "mstar/server/fake_frontend.h"
+
+#include <algorithm>
+
+#include "mstar/server/json_text.h"
+
+namespace mstar::server {
+
+void FakeJob::text(std::string_view text) {
+  sink_->on_event(decl::Chunk{decl::Modality::text, "utf8", HostValue::utf8(text)});
+}
+
+void FakeJob::segment(int id, double start_s, double end_s, std::string_view text) {
+  std::string json = "{\"id\":" + std::to_string(id) + ",\"seek\":0,\"start\":";
+  append_json_number(json, start_s);
+  json += ",\"end\":";
+  append_json_number(json, end_s);
+  json += ",\"text\":";
+  append_json_string(json, text);
+  json +=
+      ",\"tokens\":[50364,11,50464],\"temperature\":0.0,\"avg_logprob\":-0.25,\"compression_ratio\":1.5,"
+      "\"no_speech_prob\":0.01}";
+  sink_->on_event(decl::Chunk{decl::Modality::text, "segment", HostValue::utf8(json)});
+}
+
+void FakeJob::finish(Params metadata) {
+  Finished finished;
+  finished.usage = {7, 9, 4.5};
+  finished.metadata = std::move(metadata);
+  sink_->on_event(std::move(finished));
+}
+
+bool FakeJob::wait_aborted(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return wake_.wait_for(lock, time, [this] { return aborted.load(); });
+}
+
+FakeFrontend::FakeFrontend(Script script) : script_(std::move(script)) { state_.ready = true; }
+
+FakeFrontend::~FakeFrontend() {
+  std::vector<std::thread> threads;
+  {
+    std::lock_guard lock(mutex_);
+    threads.swap(threads_);
+  }
+  for (std::thread& each : threads) each.join();
+}
+
+void FakeFrontend::two_segments(FakeJob& job) {
+  job.segment(0, 0.0, 2.5, " Hello world.");
+  job.segment(1, 2.5, 4.5, " Bye.");
+  Params metadata;
+  metadata.set("language", std::string("en"));
+  metadata.set("duration", 4.5);
+  job.finish(std::move(metadata));
+}
+
+Result<RequestId> FakeFrontend::submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) {
+  bool known = false;
+  for (const ServedModel& model : models())
+    known = known || model.name == request.model ||
+            std::find(model.aliases.begin(), model.aliases.end(), request.model) != model.aliases.end();
+  std::lock_guard lock(mutex_);
+  if (refusal_) return *refusal_;
+  if (!known) return invalid_request("the model '" + request.model + "' is not served here").with_field("model");
+  ++num_submitted_;
+  last_request_ = request;
+  const RequestId id(next_id_++);
+  auto job = std::make_shared<FakeJob>(std::move(request), std::move(sink));
+  jobs_.emplace(id, job);
+  threads_.emplace_back([job, script = script_] { script(*job); });
+  return id;
+}
+
+void FakeFrontend::abort(RequestId request) {
+  std::shared_ptr<FakeJob> job;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = jobs_.find(request);
+    if (it == jobs_.end()) return;
+    job = it->second;
+  }
+  ++num_aborted_;
+  {
+    std::lock_guard lock(job->mutex_);
+    job->aborted = true;
+  }
+  job->wake_.notify_all();
+}
+
+std::vector<ServedModel> FakeFrontend::models() const {
+  return {{"fake-whisper",
+           {"whisper-1"},
+           {decl::Route::audio_transcriptions, decl::Route::audio_translations},
+           1'700'000'000},
+          {"lab/fake-llm", {}, {decl::Route::generate}, 1'700'000'001}};
+}
+
+RuntimeState FakeFrontend::state() const {
+  std::lock_guard lock(mutex_);
+  return state_;
+}
+
+std::string FakeFrontend::metrics_text() const { return "# HELP fake_pages Pages in use\nfake_pages 0\n"; }
+
+void FakeFrontend::set_script(Script script) {
+  std::lock_guard lock(mutex_);
+  script_ = std::move(script);
+}
+
+void FakeFrontend::set_state(RuntimeState state) {
+  std::lock_guard lock(mutex_);
+  state_ = std::move(state);
+}
+
+void FakeFrontend::refuse_with(std::optional<Error> error) {
+  std::lock_guard lock(mutex_);
+  refusal_ = std::move(error);
+}
+
+decl::ApiRequest FakeFrontend::last_request() const {
+  std::lock_guard lock(mutex_);
+  return last_request_;
+}
+
+}  // namespace mstar::server

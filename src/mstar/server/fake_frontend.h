@@ -1,0 +1,78 @@
+// A Frontend without a runtime, for the server's tests and its demo.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mstar/conductor/frontend.h"
+
+namespace mstar::server {
+
+// One submitted request. Thread: its script's, but for `aborted`.
+class FakeJob {
+ public:
+  FakeJob(decl::ApiRequest r, std::shared_ptr<EventSink> s) : request(std::move(r)), sink_(std::move(s)) {}
+  void text(std::string_view text);  // a chunk of format "utf8"
+  void segment(int id, double start_s, double end_s, std::string_view text);
+  void chunk(decl::Chunk chunk) { sink_->on_event(std::move(chunk)); }
+  void finish(Params metadata = {});
+  void fail(Error error) { sink_->on_event(Failed{std::move(error)}); }
+  // Sleeps until aborted or the time is over; true when aborted.
+  bool wait_aborted(std::chrono::milliseconds time);
+
+  const decl::ApiRequest request;
+  std::atomic<bool> aborted{false};
+
+ private:
+  friend class FakeFrontend;
+  std::shared_ptr<EventSink> sink_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+};
+
+// Serves "fake-whisper" (alias "whisper-1") and "lab/fake-llm". Each request runs the script on its own thread.
+class FakeFrontend final : public Frontend {
+ public:
+  using Script = std::function<void(FakeJob&)>;
+  explicit FakeFrontend(Script script = two_segments);
+  ~FakeFrontend() override;  // waits for the scripts
+  // Says "Hello world." and "Bye." in two segments, in English, 4.5 seconds.
+  static void two_segments(FakeJob& job);
+
+  Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) override;
+  void abort(RequestId request) override;
+  std::vector<ServedModel> models() const override;
+  RuntimeState state() const override;
+  std::string metrics_text() const override;
+
+  void set_script(Script script);
+  void set_state(RuntimeState state);
+  void refuse_with(std::optional<Error> error);  // what submit answers
+  int num_submitted() const { return num_submitted_; }
+  int num_aborted() const { return num_aborted_; }
+  // The last request submitted; empty before the first.
+  decl::ApiRequest last_request() const;
+
+ private:
+  mutable std::mutex mutex_;
+  Script script_;
+  RuntimeState state_;
+  std::optional<Error> refusal_;
+  decl::ApiRequest last_request_;
+  std::map<RequestId, std::shared_ptr<FakeJob>> jobs_;
+  std::vector<std::thread> threads_;
+  std::uint64_t next_id_ = 1;
+  std::atomic<int> num_submitted_{0};
+  std::atomic<int> num_aborted_{0};
+};
+
+}  // namespace mstar::server

@@ -1,0 +1,162 @@
+#include "mstar/server/http_server.h"
+
+#include <algorithm>
+#include <boost/asio/basic_socket_acceptor.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "mstar/base/log.h"
+#include "mstar/server/connection.h"
+
+namespace mstar::server {
+namespace {
+
+using boost::system::error_code;
+using net::ip::tcp;
+
+// After a failed accept (most often: no file descriptor is left).
+constexpr std::chrono::milliseconds kAcceptPause{100};
+
+Result<tcp::endpoint> resolve(net::io_context& io, const ServerConfig& config) {
+  error_code error;
+  const net::ip::address literal = net::ip::make_address(config.host, error);
+  if (!error) return tcp::endpoint(literal, config.port);
+  tcp::resolver resolver(io);
+  const auto found = resolver.resolve(config.host, std::to_string(config.port), tcp::resolver::passive, error);
+  if (error || found.empty())
+    return std::move(invalid_request("cannot listen on host '" + config.host + "': " + error.message()))
+        .with_field("host");
+  return found.begin()->endpoint();
+}
+
+}  // namespace
+
+struct HttpServer::Threads {
+  Threads(const ServerConfig& config, Frontend& frontend)
+      : io(std::make_shared<net::io_context>()),
+        work(io->get_executor()),
+        core(std::make_shared<ServerCore>(config, frontend)),
+        acceptor(net::make_strand(*io)),
+        pause(acceptor.get_executor()) {}
+
+  Status listen();
+  void accept();
+  void on_accepted(const error_code& error, Socket socket);
+  void run();
+
+  std::shared_ptr<net::io_context> io;
+  net::executor_work_guard<net::io_context::executor_type> work;
+  std::shared_ptr<ServerCore> core;
+  net::basic_socket_acceptor<tcp, Strand> acceptor;
+  Timer pause;
+  std::uint16_t port = 0;
+  std::vector<std::thread> threads;
+};
+
+Status HttpServer::Threads::listen() {
+  const ServerConfig& config = core->config;
+  MSTAR_TRY_ASSIGN(const tcp::endpoint endpoint, resolve(*io, config));
+  error_code error;
+  const auto failed = [&] {
+    const std::string where = config.host + " port " + std::to_string(config.port);
+    if (error == net::error::address_in_use)
+      return std::move(unavailable(where + " is already in use; choose another port or stop what uses it"))
+          .with_field("port");
+    return std::move(unavailable("cannot listen on " + where + ": " + error.message())).with_field("port");
+  };
+  acceptor.open(endpoint.protocol(), error);
+  if (error) return failed();
+  acceptor.set_option(net::socket_base::reuse_address(true), error);
+  if (error) return failed();
+  acceptor.bind(endpoint, error);
+  if (error) return failed();
+  acceptor.listen(net::socket_base::max_listen_connections, error);
+  if (error) return failed();
+  port = acceptor.local_endpoint(error).port();
+  return error ? Status(failed()) : ok_status();
+}
+
+void HttpServer::Threads::accept() {
+  acceptor.async_accept(net::make_strand(*io),
+                        [this](const error_code& error, Socket socket) { on_accepted(error, std::move(socket)); });
+}
+
+void HttpServer::Threads::on_accepted(const error_code& error, Socket socket) {
+  if (core->draining || error == net::error::operation_aborted) return;
+  if (error) {
+    log_warn("cannot accept a connection: {}", error.message());
+    pause.expires_after(kAcceptPause);
+    pause.async_wait([this](const error_code& stopped) {
+      if (!stopped && !core->draining) accept();
+    });
+    return;
+  }
+  error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  auto connection = std::make_shared<Connection>(io, std::move(socket), core);
+  switch (core->add(connection)) {
+    case ServerCore::Admission::accepted:
+      connection->start();
+      break;
+    case ServerCore::Admission::over_limit:
+      connection->start_turned_away();
+      break;
+    case ServerCore::Admission::refused:
+      break;
+  }
+  accept();
+}
+
+// What a library throws ends the handler that met it, and with it at most one connection.
+void HttpServer::Threads::run() {
+  for (;;) {
+    try {
+      io->run();
+      return;
+    } catch (const std::exception& thrown) {
+      log_error("a connection was lost to an exception: {}", thrown.what());
+    }
+  }
+}
+
+HttpServer::HttpServer(std::unique_ptr<Threads> threads) : threads_(std::move(threads)) {}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const ServerConfig& config, Frontend& frontend) {
+  auto threads = std::make_unique<Threads>(config, frontend);
+  MSTAR_TRY(threads->listen());
+  threads->accept();
+  const int num_threads = std::max(1, config.num_io_threads);
+  for (int i = 0; i < num_threads; ++i) threads->threads.emplace_back([t = threads.get()] { t->run(); });
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(threads)));
+}
+
+HttpServer::~HttpServer() {
+  stop_accepting();
+  threads_->core->refuse_all();
+  for (const auto& connection : threads_->core->connections()) connection->stop_now();
+  // With every socket and timer closed the threads run out of work.
+  threads_->work.reset();
+  for (std::thread& each : threads_->threads) each.join();
+}
+
+std::uint16_t HttpServer::port() const { return threads_->port; }
+
+void HttpServer::stop_accepting() {
+  if (threads_->core->draining.exchange(true)) return;
+  net::post(threads_->acceptor.get_executor(), [t = threads_.get()] {
+    error_code ignored;
+    t->acceptor.close(ignored);
+    t->pause.cancel();
+  });
+  for (const auto& connection : threads_->core->connections()) connection->stop_when_idle();
+}
+
+bool HttpServer::drain(std::chrono::milliseconds timeout) {
+  stop_accepting();
+  return threads_->core->wait_until_idle(timeout);
+}
+
+}  // namespace mstar::server

@@ -1,0 +1,196 @@
+#include "mstar/server/json_text.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace mstar::server {
+namespace {
+
+using nlohmann::json;
+
+// Length of the UTF-8 sequence at `i`, or 0 if it is malformed (overlong, surrogate, beyond U+10FFFF, truncated).
+std::size_t sequence_length(std::string_view text, std::size_t i) {
+  const auto at = [&](std::size_t k) { return static_cast<unsigned char>(text[k]); };
+  const unsigned char lead = at(i);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || i + length > text.size()) return 0;
+  for (std::size_t k = 1; k < length; ++k)
+    if ((at(i + k) & 0xC0) != 0x80) return 0;
+  const unsigned char second = at(i + 1);
+  if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) || (lead == 0xF0 && second < 0x90) ||
+      (lead == 0xF4 && second > 0x8F))
+    return 0;
+  return length;
+}
+
+// The parser itself does not recurse, but what walks its tree later does.
+bool depth_is_bounded(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > kMaxJsonDepth) return false;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return true;
+}
+
+template <class Pred>
+bool all(const json& list, Pred pred) {
+  for (const json& each : list)
+    if (!pred(each)) return false;
+  return true;
+}
+
+std::string compact(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+ParamValue value_of(const json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number_unsigned() &&
+      value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+    return value.get<double>();
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (value.is_number_float()) return value.get<double>();
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_array() && all(value, [](const json& v) { return v.is_string(); }))
+    return value.get<std::vector<std::string>>();
+  if (value.is_array() && all(value, [](const json& v) { return v.is_number(); }))
+    return value.get<std::vector<double>>();
+  return compact(value);
+}
+
+void append_value(std::string& out, const ParamValue& value) {
+  const auto list = [&out](const auto& items, auto append) {
+    out += '[';
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (i) out += ',';
+      append(out, items[i]);
+    }
+    out += ']';
+  };
+  if (const auto* b = std::get_if<bool>(&value)) {
+    out += *b ? "true" : "false";
+  } else if (const auto* i = std::get_if<std::int64_t>(&value)) {
+    out += std::to_string(*i);
+  } else if (const auto* d = std::get_if<double>(&value)) {
+    append_json_number(out, *d);
+  } else if (const auto* s = std::get_if<std::string>(&value)) {
+    append_json_string(out, *s);
+  } else if (const auto* strings = std::get_if<std::vector<std::string>>(&value)) {
+    list(*strings, append_json_string);
+  } else if (const auto* numbers = std::get_if<std::vector<double>>(&value)) {
+    list(*numbers, append_json_number);
+  }
+}
+
+}  // namespace
+
+bool is_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = sequence_length(text, i);
+    if (length == 0) return false;
+    i += length;
+  }
+  return true;
+}
+
+void append_json_string(std::string& out, std::string_view text) {
+  constexpr char kHex[] = "0123456789abcdef";
+  out += '"';
+  for (std::size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80) {
+      const std::size_t length = sequence_length(text, i);
+      if (length) {
+        out.append(text.substr(i, length));
+      } else {
+        out += "\xEF\xBF\xBD";
+      }
+      i += length ? length : 1;
+      continue;
+    }
+    ++i;
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      default:
+        if (byte < 0x20 || byte == 0x7F) {
+          out += "\\u00";
+          out += kHex[byte >> 4];
+          out += kHex[byte & 15];
+        } else {
+          out += c;
+        }
+    }
+  }
+  out += '"';
+}
+
+void append_json_string_or_null(std::string& out, std::string_view text) {
+  if (text.empty()) {
+    out += "null";
+  } else {
+    append_json_string(out, text);
+  }
+}
+
+void append_json_number(std::string& out, double value) {
+  if (!std::isfinite(value)) {
+    out += "null";
+    return;
+  }
+  char digits[32];
+  const auto [end, error] = std::to_chars(digits, digits + sizeof digits, value);
+  if (error == std::errc()) out.append(digits, end);
+}
+
+void append_json_params(std::string& out, const Params& params) {
+  out += '{';
+  bool first = true;
+  for (const auto& [name, value] : params.values()) {
+    if (!first) out += ',';
+    first = false;
+    append_json_string(out, name);
+    out += ':';
+    append_value(out, value);
+  }
+  out += '}';
+}
+
+Result<Params> params_from_json(std::string_view text, std::string_view what) {
+  if (!depth_is_bounded(text)) return invalid_request(std::string(what) + " is nested too deeply");
+  const json parsed = json::parse(text.begin(), text.end(), nullptr, false);
+  if (parsed.is_discarded()) return invalid_request(std::string(what) + " is not valid JSON");
+  if (!parsed.is_object()) return invalid_request(std::string(what) + " must be a JSON object");
+  Params out;
+  for (const auto& [name, value] : parsed.items())
+    if (!value.is_null()) out.set(name, value_of(value));
+  return out;
+}
+
+}  // namespace mstar::server
