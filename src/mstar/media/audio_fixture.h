@@ -121,7 +121,7 @@ inline std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
-inline std::string data_file(const std::string& name) {
+inline std::string fixture(const std::string& name) {
   return read_file(std::string(MSTAR_SOURCE_DIR) + "/tests/data/audio/" + name);
 }
 

@@ -121,7 +121,7 @@ TEST(AudioFormat, ChannelsAreAveraged) {
 
 TEST(AudioFormat, Mp3Fixtures) {
   for (const char* name : {"tone500_44k_stereo.mp3", "tone500_id3.mp3"}) {
-    auto source = open_bytes(data_file(name));
+    auto source = open_bytes(fixture(name));
     ASSERT_TRUE(source) << name << ": " << message(source);
     EXPECT_EQ(source->format_name(), "MP3");
     EXPECT_EQ(source->source_rate_hz(), 44100u);
@@ -131,6 +131,21 @@ TEST(AudioFormat, Mp3Fixtures) {
     ASSERT_TRUE(got) << message(got);
     EXPECT_NEAR(static_cast<double>(got->size()), 12800, 2);
     EXPECT_NEAR(level_at(std::span(*got).subspan(3200, 6400), 500, 16000), 0.5, 0.03) << name;
+  }
+}
+
+TEST(AudioFormat, Mp3WithPaddingAndTagsAround) {
+  const std::string mp3 = fixture("tone500_44k_stereo.mp3");
+  const auto plain = decode(mp3);
+  ASSERT_TRUE(plain);
+  const std::string empty_tag = "ID3\x04" + std::string(6, '\0');
+  const std::string id3v1 = "TAG" + std::string(125, ' ');
+  const std::string ape = "APETAGEX" + std::string("\xd0\x07\0\0\x40\0\0\0", 8) + std::string(200, 'x');
+  for (const std::string& variant :
+       {mp3 + id3v1, mp3 + ape, empty_tag + std::string(3000, '\0') + mp3, empty_tag + mp3}) {
+    const auto got = decode(variant);
+    ASSERT_TRUE(got) << message(got);
+    EXPECT_EQ(*got, *plain);
   }
 }
 

@@ -128,7 +128,7 @@ TEST(BadAudio, TruncatedAndDamagedOgg) {
 }
 
 TEST(BadAudio, TruncatedMp3) {
-  const std::string mp3 = data_file("tone500_44k_stereo.mp3");
+  const std::string mp3 = fixture("tone500_44k_stereo.mp3");
   ASSERT_FALSE(mp3.empty());
   expect_refused(mp3.substr(0, mp3.size() / 2), "frames, but only", "half");
   expect_refused(mp3.substr(0, 100), "damaged", "a frame's part");

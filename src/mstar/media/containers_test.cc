@@ -37,9 +37,9 @@ Container sniffed(const std::string& bytes) {
 }
 
 TEST(Containers, AreToldByTheirBytes) {
-  for (const ContainerCase& c : kCases) EXPECT_EQ(sniffed(data_file(c.file)), c.container) << c.file;
-  EXPECT_EQ(sniffed(data_file("tone500_id3.mp3")), Container::mpeg_audio);
-  EXPECT_EQ(sniffed(data_file("tone500_44k_stereo.mp3")), Container::mpeg_audio);
+  for (const ContainerCase& c : kCases) EXPECT_EQ(sniffed(fixture(c.file)), c.container) << c.file;
+  EXPECT_EQ(sniffed(fixture("tone500_id3.mp3")), Container::mpeg_audio);
+  EXPECT_EQ(sniffed(fixture("tone500_44k_stereo.mp3")), Container::mpeg_audio);
   EXPECT_EQ(sniffed("ID3\x03" + std::string(6, '\0') + "fLaC"), Container::flac);
   EXPECT_EQ(sniffed("plain text"), Container::unknown);
 }
@@ -47,7 +47,7 @@ TEST(Containers, AreToldByTheirBytes) {
 TEST(Containers, WithoutTheModuleTheErrorSaysHowToGetIt) {
   if (has_ffmpeg()) GTEST_SKIP() << "the FFmpeg module is built";
   for (const ContainerCase& c : kCases) {
-    const auto got = decode(data_file(c.file));
+    const auto got = decode(fixture(c.file));
     ASSERT_FALSE(got);
     EXPECT_EQ(got.error().code, Code::invalid_request);
     EXPECT_THAT(got.error().message, HasSubstr(std::string(container_name(c.container))));
@@ -70,7 +70,7 @@ class WithModule : public testing::Test {
 
 TEST_F(WithModule, TonesDecode) {
   for (const ContainerCase& c : kCases) {
-    auto source = open_bytes(data_file(c.file));
+    auto source = open_bytes(fixture(c.file));
     ASSERT_TRUE(source) << c.file << ": " << message(source);
     EXPECT_EQ(source->source_rate_hz(), c.rate_hz) << c.file;
     EXPECT_EQ(source->source_num_channels(), c.num_channels) << c.file;
@@ -85,7 +85,7 @@ TEST_F(WithModule, TonesDecode) {
 
 TEST_F(WithModule, PiecesAndRewindGiveTheSameBits) {
   for (const ContainerCase& c : kCases) {
-    auto source = open_bytes(data_file(c.file));
+    auto source = open_bytes(fixture(c.file));
     ASSERT_TRUE(source) << message(source);
     const auto whole = read_all(*source);
     ASSERT_TRUE(whole);
@@ -98,7 +98,7 @@ TEST_F(WithModule, PiecesAndRewindGiveTheSameBits) {
 
 TEST_F(WithModule, CutAndDamagedFilesAreRefused) {
   for (const char* name : {"tone500.m4a", "tone500_video.mp4"}) {
-    const std::string bytes = data_file(name);
+    const std::string bytes = fixture(name);
     for (const std::size_t divisor : {2, 10}) {
       const auto got = decode(bytes.substr(0, bytes.size() - bytes.size() / divisor));
       ASSERT_FALSE(got) << name << " without 1/" << divisor;
@@ -110,7 +110,7 @@ TEST_F(WithModule, CutAndDamagedFilesAreRefused) {
 
 TEST_F(WithModule, EveryPrefixIsSafe) {
   for (const ContainerCase& c : kCases) {
-    const std::string bytes = data_file(c.file);
+    const std::string bytes = fixture(c.file);
     for (std::size_t size = 0; size < bytes.size(); size += size < 200 ? 7 : 501) {
       const auto got = decode(bytes.substr(0, size));
       if (got) {

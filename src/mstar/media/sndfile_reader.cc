@@ -74,7 +74,7 @@ Status SndfileReader::prepare_wav(const ByteSource& source) {
   MSTAR_TRY(check_audio_format({format_.container, layout.rate_hz, layout.num_channels, std::nullopt}));
   MSTAR_TRY(check_wav_layout(layout));
   if (!layout.streamed || layout.declared_bytes > 0) return ok_status();
-  file_.patch_offset = static_cast<std::int64_t>(layout.data_offset) - 4;
+  file_.patch_offset = static_cast<std::int64_t>(layout.samples_offset) - 4;
   const std::uint64_t length = std::min<std::uint64_t>(layout.available_bytes, 0xfffffffe);
   for (unsigned i = 0; i < 4; ++i) {
     file_.patch[i] = static_cast<unsigned char>(length >> (8 * (layout.big_endian ? 3 - i : i)));

@@ -11,6 +11,7 @@ namespace {
 constexpr int kMaxChunks = 4096;
 // Lengths from here up are placeholders (0xffffffff, 0x7fffffff, 0x7ffff000 less a header) when the file is shorter.
 constexpr std::uint64_t kPlaceholderBytes = 0x7ff00000;
+constexpr std::uint64_t kLongestBytes = 0xffffffff;
 
 Error damaged(std::string what) { return invalid_request("the WAV file is damaged: " + std::move(what)); }
 
@@ -55,11 +56,12 @@ Status read_format_chunk(const HeaderReader& header, std::uint64_t at, std::uint
 }
 
 bool is_streamed(const WavLayout& layout, std::uint64_t riff_bytes) {
+  if (layout.declared_bytes == kLongestBytes) return true;
   if (layout.declared_bytes > 0) {
     return layout.declared_bytes >= kPlaceholderBytes && layout.declared_bytes > layout.available_bytes;
   }
   // No samples declared: an empty recording, unless the outer length was left open as well.
-  const bool outer_is_open = riff_bytes >= kPlaceholderBytes || riff_bytes <= layout.data_offset;
+  const bool outer_is_open = riff_bytes >= kPlaceholderBytes || riff_bytes <= layout.samples_offset;
   return layout.available_bytes > 0 && outer_is_open;
 }
 
@@ -72,7 +74,7 @@ Result<WavLayout> read_wav_layout(const ByteSource& bytes) {
   const HeaderReader header(bytes, layout.big_endian);
   MSTAR_TRY_ASSIGN(const std::uint64_t riff_bytes, header.number(4, 4));
   bool has_format = false;
-  std::optional<std::uint64_t> long_data_bytes;
+  std::optional<std::uint64_t> long_samples_bytes;
   std::uint64_t at = 12;
   for (int chunk = 0; chunk < kMaxChunks; ++chunk) {
     if (at >= bytes.size_bytes()) return damaged("it ends before any samples (no data chunk)");
@@ -81,8 +83,8 @@ Result<WavLayout> read_wav_layout(const ByteSource& bytes) {
     at += 8;
     if (id == "data") {
       if (!has_format) return damaged("its samples come before any description of them (no fmt chunk)");
-      layout.data_offset = at;
-      layout.declared_bytes = size == 0xffffffff && long_data_bytes ? *long_data_bytes : size;
+      layout.samples_offset = at;
+      layout.declared_bytes = size == kLongestBytes && long_samples_bytes ? *long_samples_bytes : size;
       layout.available_bytes = bytes.size_bytes() - std::min(at, bytes.size_bytes());
       layout.streamed = is_streamed(layout, riff_bytes);
       return layout;
@@ -92,7 +94,7 @@ Result<WavLayout> read_wav_layout(const ByteSource& bytes) {
       has_format = true;
     }
     if (id == "ds64" && size >= 16) {
-      MSTAR_TRY_ASSIGN(long_data_bytes, header.number(at + 8, 8));
+      MSTAR_TRY_ASSIGN(long_samples_bytes, header.number(at + 8, 8));
     }
     at += size + (size & 1);
   }
@@ -111,9 +113,13 @@ Status check_wav_layout(const WavLayout& layout) {
                      " bits do not make frames of " + std::to_string(layout.block_bytes) + " bytes");
     }
   }
+  if (layout.streamed && layout.available_bytes > kLongestBytes) {
+    return invalid_request(
+        "the WAV file has more than 4 GiB of samples, which its header cannot tell: write RF64 or FLAC");
+  }
   if (layout.streamed) return ok_status();
   // Some programs write the whole file's length where the samples' belongs: a shortage up to the header's size is that.
-  if (layout.declared_bytes > layout.available_bytes + layout.data_offset) {
+  if (layout.declared_bytes > layout.available_bytes + layout.samples_offset) {
     return invalid_request("the WAV file is truncated: its header declares " + std::to_string(layout.declared_bytes) +
                            " bytes of samples, but " + std::to_string(layout.available_bytes) + " are there");
   }

@@ -14,9 +14,9 @@ struct WavLayout {
   std::uint32_t rate_hz = 0;
   std::uint16_t block_bytes = 0;
   std::uint16_t bits = 0;
-  std::uint64_t data_offset = 0;      // of the first sample byte
+  std::uint64_t samples_offset = 0;   // of the first sample byte
   std::uint64_t declared_bytes = 0;   // of samples, by the header (RF64: by its ds64 chunk)
-  std::uint64_t available_bytes = 0;  // from data_offset to the end of the file
+  std::uint64_t available_bytes = 0;  // from samples_offset to the end of the file
   bool streamed = false;              // written by a program that could not go back to fill in the length
   bool big_endian = false;            // RIFX
 };
