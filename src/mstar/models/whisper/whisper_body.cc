@@ -164,12 +164,7 @@ class Encoder final : public engine::ComponentBody {
   explicit Encoder(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
 
   std::size_t scratch_bytes() const {
-    DenseAttentionArgs args;
-    std::int32_t offsets[2] = {0, c_.audio_positions};
-    const TensorView heads(nullptr, DType::f32, {c_.audio_positions, c_.heads, c_.head_dim()});
-    args.q = args.k = args.v = args.out = heads;
-    args.rows = {offsets, 1, c_.audio_positions};
-    std::size_t bytes = attention_dense_workspace_bytes(args, num_threads_);
+    std::size_t bytes = attention_dense_workspace_bytes(c_.audio_positions, c_.heads, c_.head_dim(), num_threads_);
     for (const Layer& layer : layers_) {
       bytes = std::max({bytes, layer.ffn.up.workspace_bytes(c_.audio_positions, num_threads_),
                         layer.ffn.down.workspace_bytes(c_.audio_positions, num_threads_),
@@ -339,21 +334,8 @@ class Decoder final : public engine::ComponentBody {
     const std::int64_t dim = c_.dim;
     std::size_t bytes = 4 * floats(tokens * dim) + floats(static_cast<std::int64_t>(tokens) * 3 * dim) +
                         floats(static_cast<std::int64_t>(tokens) * c_.ffn_dim) + floats(2 * rows * dim) +
-                        floats(static_cast<std::int64_t>(2 * rows) * c_.vocab) + sample_workspace_bytes(rows, c_.vocab) + (1 << 20);
-    std::vector<std::int32_t> offsets(static_cast<std::size_t>(rows) + 1, 0);
-    offsets.back() = tokens;
-    PagedAttentionArgs paged;
-    paged.q = TensorView(nullptr, DType::f32, {tokens, c_.heads, c_.head_dim()});
-    paged.out = paged.q;
-    paged.rows = {offsets.data(), rows, tokens};
-    paged.kv.keys = paged.kv.values = TensorView(nullptr, DType::f32, {1, 16, c_.heads, c_.head_dim()});
-    paged.kv.page_tokens = 16;
-    paged.kv.max_pages = (c_.text_positions + 15) / 16;
-    SlotAttentionArgs slots;
-    slots.q = slots.out = paged.q;
-    slots.rows = paged.rows;
-    slots.kv.keys = slots.kv.values = TensorView(nullptr, DType::f32, {1, (c_.audio_positions + 15) / 16 * 16, c_.heads, c_.head_dim()});
-    bytes += std::max({attention_paged_workspace_bytes(paged, num_threads_), attention_slots_workspace_bytes(slots, num_threads_),
+                        floats(static_cast<std::int64_t>(2 * rows) * c_.vocab) + sample_workspace_bytes(c_.vocab, num_threads_) + (1 << 20);
+    bytes += std::max({attention_paged_workspace_bytes(c_.head_dim(), num_threads_), attention_slots_workspace_bytes(c_.head_dim(), num_threads_),
                        embedding_.workspace_bytes(2 * rows, num_threads_), layers_.front().ffn.down.workspace_bytes(tokens, num_threads_),
                        layers_.front().ffn.up.workspace_bytes(tokens, num_threads_)});
     return bytes;

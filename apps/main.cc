@@ -1,0 +1,35 @@
+// mstar: serve models over HTTP, or run them from the command line.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "commands.h"
+#include "mstar/base/log.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{"M* serves composite, any-to-any multimodal models."};
+  app.set_version_flag("--version", mstar::apps::version_text());
+  app.require_subcommand(1);
+  std::string log_level = "info";
+  app.add_option("--log-level", log_level, "trace, debug, info, warn, error or off");
+
+  mstar::apps::ServeFlags serve;
+  CLI::App* serve_command = app.add_subcommand("serve", "Serve models over HTTP (OpenAI-compatible).");
+  mstar::apps::add_serve_flags(*serve_command, serve);
+  mstar::apps::TranscribeFlags transcribe;
+  CLI::App* transcribe_command = app.add_subcommand("transcribe", "Write down what audio files say.");
+  mstar::apps::add_transcribe_flags(*transcribe_command, transcribe);
+  mstar::apps::InspectFlags inspect;
+  CLI::App* inspect_command = app.add_subcommand("inspect", "Print a model's graph, memory and weight map.");
+  mstar::apps::add_inspect_flags(*inspect_command, inspect);
+
+  CLI11_PARSE(app, argc, argv);
+  if (!mstar::set_log_level(log_level)) {
+    std::fprintf(stderr, "mstar: --log-level must be trace, debug, info, warn, error or off, not '%s'\n", log_level.c_str());
+    return 2;
+  }
+  if (serve_command->parsed()) return mstar::apps::run_serve(serve);
+  if (transcribe_command->parsed()) return mstar::apps::run_transcribe(transcribe);
+  return mstar::apps::run_inspect(inspect);
+}
