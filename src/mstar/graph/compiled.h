@@ -46,6 +46,11 @@ struct Edge {
   std::vector<Target> targets;
 };
 
+struct OutputOf {
+  NodeIndex node = kNoNode;
+  std::uint8_t output = 0;
+};
+
 // An input of a node.
 struct Slot {
   decl::PortRef port;
@@ -56,6 +61,8 @@ struct Slot {
   bool external = false;         // the first source is outside of the walk
   bool stream = false;           // external, and cut into chunks
   std::int16_t entry = -1;       // index of the remembered first values, where an outer loop needs them again
+  OutputOf first_from;           // no node: external
+  std::array<OutputOf, kMaxLoopDepth + 1> back_from = {};  // [d]: what the loop at depth d loops back
 };
 
 enum class Export : std::uint8_t { none, last, all };  // Loop::outputs, Loop::accumulated
@@ -93,11 +100,6 @@ struct Node {
   std::array<LoopIndex, kMaxLoopDepth> loops = {kNoLoop, kNoLoop, kNoLoop, kNoLoop};  // outermost first
   std::vector<NodeStop> stops;
   LoopIndex inner_loop() const { return depth ? loops[depth - 1u] : kNoLoop; }
-};
-
-struct OutputOf {
-  NodeIndex node = kNoNode;
-  std::uint8_t output = 0;
 };
 
 struct CompiledLoop {
@@ -153,7 +155,9 @@ struct StreamInput {
 };
 
 struct CompiledPartition {
-  const decl::PartitionSpec* spec = nullptr;
+  std::string name;
+  decl::MakePlan plan;
+  std::vector<decl::WalkRef> walks;
   std::vector<StreamInput> streams;           // into it
   std::vector<decl::PortRef> kept;            // Keep ports that one of its walks takes as an input
   std::vector<decl::PortRef> request_inputs;  // FromRequest ports that one of its walks takes as an input

@@ -24,12 +24,11 @@ class PartitionProgress {
   // One StartPass per worker that runs a part of the walk. Fails (internal: a plan is wrong) for a walk of another
   // partition, an input that nothing gives, an unknown loop, a cap < 1, or while a pass runs.
   Result<std::vector<std::pair<WorkerId, StartPass>>> begin(const decl::NextWalk& next);
-  // True when this was the pass's last fragment. Reports of other passes or workers, and repeated ones, are ignored.
+  // True when this was the pass's last fragment; a cancelled pass ends the same way, when all its fragments have said
+  // so. Reports of other passes or workers, and repeated ones, are ignored.
   bool on_fragment(WorkerId worker, const FragmentDone& done);
-  // The running pass ends without reports (barge-in).
-  void cancel();
 
-  bool running() const { return outstanding_ > 0; }
+  bool running() const { return !waiting_.empty(); }
   std::int32_t pass() const { return pass_; }
   int num_walks() const { return num_walks_; }          // ended so far
   decl::WalkRef finished() const { return finished_; }  // the last ended walk
@@ -46,18 +45,17 @@ class PartitionProgress {
  private:
   std::shared_ptr<const PlacedModel> placed_;
   decl::PartitionRef partition_;
-  std::set<decl::PortRef> given_;
   std::vector<std::pair<decl::PortRef, decl::PartitionRef>> out_streams_;
   std::map<decl::PortRef, std::int32_t> kept_;  // pass that last wrote each
   std::map<decl::PortRef, std::int64_t> produced_;
   std::map<decl::PortRef, std::int64_t> consumed_;
   std::map<std::string, decl::LoopEnd> loop_ends_;
+  std::map<WorkerId, std::vector<decl::PortRef>> forget_;  // not told yet
   std::set<WorkerId> waiting_;
   decl::WalkRef walk_;
   decl::WalkRef finished_;
   std::int32_t pass_ = 0;
   int num_walks_ = 0;
-  int outstanding_ = 0;
   std::int64_t num_tokens_ = 0;
   bool final_consumed_ = false;
   bool end_partition_ = false;

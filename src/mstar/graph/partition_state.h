@@ -99,9 +99,9 @@ class PartitionState {
   // is still running, or a missing input that can't come any more. Work that is ready at once is in take_ready().
   Status start(StartPass start);
 
-  // Routes a signal of another thread to the call below that takes it; Removal is refused (the owner removes the
-  // state).
-  Accepted apply(Signal signal, Effects& effects);
+  // Routes a signal to the call that takes it. Removal is refused: the owner removes the state. Errors: those of
+  // start().
+  Result<Accepted> apply(Signal signal, Effects& effects);
   Accepted deliver(Delivery delivery);
   // An external input of the running pass by its port.
   Accepted deliver_input(decl::PortRef port, std::int32_t pass, Values values);
@@ -143,9 +143,9 @@ class PartitionState {
   // Forgets the step; a chunk that it looked at is kept for the next one.
   void rollback_ahead(NodeIndex node);
 
-  // Barge-in: ends the pass here and now without `done`; running nodes become void. Kept values stay. `drop_streams`
-  // also drops the items received so far.
-  void cancel(bool drop_streams);
+  // Barge-in: ends the pass here and now; running nodes become void. Kept values of earlier passes stay. `drop_streams`
+  // also drops the items received so far. Returns the report for the conductor, nothing when no pass runs here.
+  std::optional<FragmentDone> cancel(bool drop_streams);
 
   // Values held in all places, for conservation checks. Cost: a walk over the state.
   std::size_t num_values() const;

@@ -73,13 +73,17 @@ class PlacedModel {
  private:
   PlacedModel(const CompiledModel& model, RequestPlacement placement)
       : model_(&model), placement_(std::move(placement)) {}
+  void add_walk(const CompiledWalk& walk);
   std::vector<std::string> faults() const;
+  void add_loop_faults(const CompiledWalk& walk, const CompiledLoop& loop, const std::string& who,
+                       std::vector<std::string>& faults) const;
 
   const CompiledModel* model_;
   RequestPlacement placement_;
   std::vector<std::vector<Fragment>> fragments_;
   std::vector<std::vector<WorkerId>> workers_;
   std::vector<std::vector<std::vector<WorkerId>>> edge_peers_;
+  std::vector<std::vector<WorkerId>> stream_workers_;  // [partition][position in CompiledPartition::streams]
 };
 
 }  // namespace mstar::graph

@@ -83,6 +83,7 @@ struct FragmentDone {
   std::int64_t num_tokens = 0;                                   // counted here in this pass
   bool final_consumed = false;  // a final chunk went in: no further pass of this partition can run
   bool end_partition = false;   // a stop at prefill
+  bool cancelled = false;       // the pass was cut off; kept values that it wrote are lost
 };
 
 // The request is gone; everything after it is void.

@@ -43,6 +43,7 @@ class StreamBuffer {
   std::int64_t num_consumed() const { return consumed_; }  // items that a taken chunk held
   bool producer_done() const { return total_ >= 0; }
   bool final_taken() const { return final_taken_; }
+  std::size_t num_values() const { return items_.size() + ahead_.size() + (held_ ? held_->items.size() : 0); }
 
  private:
   std::optional<StreamChunk> make_chunk();
