@@ -100,7 +100,10 @@ SPACES = " \t\n\r\u000b\u000c\u0085\u00a0\u1680\u180e\u2000\u200a\u200b\u2028\u2
 
 
 def make_texts(rnd):
-    """Texts of characters that Unicode 14 knew; later ones depend on the Unicode version of the regex library."""
+    """Texts of characters that Unicode 14 knew: later ones depend on the Unicode version of the regex library.
+
+    The package normalises by Unicode 9: drop a text whose normalised ids differ because of a later combining mark.
+    """
     by_class = {}
     for code in range(1, 0x110000):
         category = unicodedata.category(chr(code))

@@ -33,7 +33,7 @@ struct EncodeOptions {
 // padding are the caller's.
 class Tokenizer {
  public:
-  // Cost: about 60 ms for 50 000 merges. bad_model when the file is no such tokenizer, invalid_request when it can't be
+  // Cost: about 30 ms for 50 000 merges. bad_model when the file is no such tokenizer, invalid_request when it can't be
   // read.
   static Result<Tokenizer> load(const std::string& path);
   static Result<Tokenizer> parse(std::string_view json);
