@@ -18,7 +18,8 @@ class Normalizer {
   static Result<Normalizer> compile(const std::vector<NormalStepSpec>& steps);
 
   bool empty() const { return steps_.empty(); }
-  // `text` must be valid UTF-8, and so is the answer. Characters are those of the linked ICU.
+  // `text` must be valid UTF-8, and so is the answer. Characters are those of the linked ICU; the
+  // `tokenizers` package has the tables of Unicode 9 and leaves later characters as they are.
   std::string apply(std::string_view text) const;
 
  private:

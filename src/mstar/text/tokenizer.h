@@ -33,14 +33,15 @@ struct EncodeOptions {
 // padding are the caller's.
 class Tokenizer {
  public:
-  // Cost: about 60 ms for 50 000 merges. bad_model when the file is no such tokenizer, invalid_request when it can't be
+  // Cost: about 30 ms for 50 000 merges. bad_model when the file is no such tokenizer, invalid_request when it can't be
   // read.
   static Result<Tokenizer> load(const std::string& path);
   static Result<Tokenizer> parse(std::string_view json);
 
   // The ids of `text`, any bytes: ill-formed UTF-8 counts as U+FFFD, one for each maximal subpart. No text yields the
-  // id of a special token unless parse_special is set (but for special tokens of one symbol, such as "!" in some
-  // vocabularies, which are a part of the alphabet). O(n log n) in the bytes.
+  // id of a special token unless parse_special is set, with two exceptions: special tokens of one symbol, such as "!"
+  // in some vocabularies, are a part of the alphabet; and the unknown token stands for bytes that the alphabet lacks
+  // (no published byte-level vocabulary lacks one). O(n log n) in the bytes.
   std::vector<std::int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
 
   // The text of `ids`, always valid UTF-8: bytes that form no character are U+FFFD. Ids that the vocabulary lacks add

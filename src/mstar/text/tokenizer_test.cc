@@ -230,6 +230,7 @@ TEST(Tokenizer, RefusesDamagedFiles) {
   EXPECT_THAT(fault_of(R"({"model": {"vocab": {"new": 2000000000}}})"), HasSubstr("sparse"));
   EXPECT_THAT(fault_of(R"({"model": {"vocab": {"new": 99999999999}}})"), HasSubstr("token id"));
   EXPECT_THAT(fault_of(R"({"added_tokens": [{"id": 600, "content": "a"}]})"), HasSubstr("two ids"));
+  EXPECT_THAT(fault_of(R"({"added_tokens": [{"id": 5, "content": "<|end|>"}]})"), HasSubstr("shared"));
   EXPECT_THAT(fault_of(R"({"added_tokens": [{"content": "a"}]})"), HasSubstr("lacks id"));
   EXPECT_THAT(fault_of(R"({"post_processor": {"single": []}})"), HasSubstr("sequence A"));
   const auto missing = Tokenizer::load("/nonexistent/tokenizer.json");

@@ -44,7 +44,7 @@ Result<Vocabulary> Vocabulary::build(const std::vector<Entry>& entries) {
   std::string spelt;
   for (const Entry& entry : entries) {
     Token& slot = out.tokens_[index(entry.id)];
-    if (slot.token.data() != nullptr && !entry.is_added) return twice("the id is shared", entry.token);
+    if (slot.token.data() != nullptr && slot.token != entry.token) return twice("the id is shared", entry.token);
     slot.is_added = entry.is_added;
     slot.is_special = slot.is_special || entry.is_special;
     slot.token = keep(entry.token);

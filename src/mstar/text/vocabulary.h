@@ -22,7 +22,8 @@ class Vocabulary {
     bool is_added = false;  // an added token may rename an id of the model, and takes its place in id order
     bool is_special = false;
   };
-  // bad_model on an id that two model tokens share, on a token with two ids, and on ids far beyond the count of tokens.
+  // bad_model on an id that two tokens share, on a token with two ids, and on ids far beyond the count of tokens. An
+  // added token may repeat a token of the model.
   static Result<Vocabulary> build(const std::vector<Entry>& entries);
 
   // One more than the largest id; ids between may be unused.
