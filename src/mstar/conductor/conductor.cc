@@ -259,7 +259,7 @@ void Conductor::begin(Submit submit) {
       for (const WorkerId reader : request.placed->readers(ref, port))
         adds[reader].inputs.emplace_back(port, Values(values.begin(), values.end()));
     Partition partition;
-    partition.plan = compiled.at(ref).spec->plan(*request.submit.params);
+    partition.plan = compiled.at(ref).plan(*request.submit.params);
     partition.progress = std::make_unique<graph::PartitionProgress>(request.placed, ref, given);
     request.partitions.push_back(std::move(partition));
   }

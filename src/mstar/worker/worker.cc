@@ -129,7 +129,8 @@ void Worker::on(wire::PartitionMessage message) {
     if (Status started = state->start(std::move(*start)); !started) return fail(*live, started.error());
   } else {
     effects_.clear();
-    state->apply(std::move(message.signal.signal), effects_);
+    // Refused signals are stale or repeated: not an error.
+    if (auto applied = state->apply(std::move(message.signal.signal), effects_); !applied) return fail(*live, std::move(applied.error()));
     send_effects(*live, partition, effects_);
   }
   collect_ready(*live, partition);
@@ -137,7 +138,9 @@ void Worker::on(wire::PartitionMessage message) {
 
 void Worker::on(wire::CancelPartition message) {
   Live* live = find(message.request);
-  if (live && live->partitions[message.partition.value]) live->partitions[message.partition.value]->cancel(message.drop_streams);
+  if (!live || !live->partitions[message.partition.value]) return;
+  if (auto done = live->partitions[message.partition.value]->cancel(message.drop_streams))
+    mesh_.to_conductor(wire::FragmentReport{live->request, options_.id, message.partition, std::move(*done), {}});
 }
 
 void Worker::on(wire::RemoveRequest message) {
@@ -406,7 +409,7 @@ void Worker::send_effects(Live& live, PartitionRef partition, graph::Effects& ef
   }
   std::vector<std::pair<decl::PortRef, std::vector<HostValue>>> small;
   for (auto& each : effects.kept) {
-    for (const WorkerId worker : each.readers) peer(worker, partition, each.value);
+    for (const WorkerId reader : each.readers) peer(reader, partition, each.value);
     std::size_t bytes = 0;
     bool on_host = true;
     for (const Value& value : each.value.values) {
