@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import json
 import pathlib
+import re
 import sys
 
 import numpy as np
@@ -85,14 +86,14 @@ def transcribe(whisper, pcm, language, condition):
     }
 
 
-def word_error_rate(reference, text):
-    """Word errors after Whisper's English normaliser, numbers digit by digit ("55" and "5 5" are the same)."""
-    import re
-    import jiwer
+def normalise(words):
+    """Whisper's English normaliser, then numbers digit by digit: "55" and "5 5" are the same."""
     from whisper_normalizer.english import EnglishTextNormalizer
+    return " ".join(re.sub(r"(\d)", r" \1 ", EnglishTextNormalizer()(words)).split())
 
-    def normalise(words):
-        return " ".join(re.sub(r"(\d)", r" \1 ", EnglishTextNormalizer()(words)).split())
+
+def word_error_rate(reference, text):
+    import jiwer
     return round(jiwer.wer(normalise(reference), normalise(text) or "<empty>"), 4)
 
 
