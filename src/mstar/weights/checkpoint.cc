@@ -97,7 +97,6 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const fs::path& path) {
     if (files.empty()) return bad_model("'" + path.string() + "' holds no *.safetensors and no CTranslate2 model.bin");
     MSTAR_TRY(out->read_safetensors_files(files));
   }
-  MSTAR_TRY(out->add_names());
   return out;
 }
 
@@ -108,7 +107,7 @@ Status Checkpoint::read_safetensors_files(const std::vector<fs::path>& files) {
     files_.push_back(std::move(file));
     weights_.insert(weights_.end(), std::make_move_iterator(read.begin()), std::make_move_iterator(read.end()));
   }
-  return ok_status();
+  return add_names();
 }
 
 Status Checkpoint::read_index(const fs::path& path) {
@@ -117,14 +116,12 @@ Status Checkpoint::read_index(const fs::path& path) {
   std::vector<fs::path> files;
   for (const std::string& shard : index.files) files.push_back(path.parent_path() / shard);
   MSTAR_TRY(read_safetensors_files(files));
-  std::unordered_map<std::string_view, std::string_view> held;
-  for (const StoredWeight& weight : weights_) held.emplace(weight.name, weight.file);
   for (const auto& [name, shard] : index.weights) {
-    const auto found = held.find(name);
-    if (found == held.end() || found->second != index.files[shard])
+    const StoredWeight* found = find(name);
+    if (!found || found->file != index.files[shard])
       return bad_model(show_name(base_name(path)) + ": weight " + show_name(name) + " should be in " +
                        show_name(index.files[shard]) + " but is " +
-                       (found == held.end() ? "missing" : "in " + show_name(found->second)));
+                       (!found ? "missing" : "in " + show_name(found->file)));
   }
   return ok_status();
 }
@@ -137,7 +134,7 @@ Status Checkpoint::read_ctranslate2_file(const fs::path& path) {
   weights_ = std::move(model.weights);
   aliases_ = std::move(model.aliases);
   spec_name_ = std::move(model.spec_name);
-  return ok_status();
+  return add_names();
 }
 
 Status Checkpoint::add_names() {

@@ -170,6 +170,7 @@ LoadedWeight LoadedWeight::rows(std::int64_t begin, std::int64_t end) const {
 
 void LoadedWeight::to_f32(std::span<float> to) const {
   MSTAR_CHECK(static_cast<std::int64_t>(to.size()) == shape_.num_elements());
+  if (to.empty()) return;  // there may be any number of rows without elements
   float* at = to.data();
   for (const WeightPart& part : parts_)
     for (std::int64_t row = 0; row < part.num_rows; ++row, at += part.row_elements) widen_row(part, row, at);
@@ -193,7 +194,8 @@ Result<Tensor> LoadedWeight::to_tensor(Device& device, DType dtype) const {
                        (part.divisors.empty() ? "" : " with a scale") + " and cannot become " +
                        std::string(dtype_name(dtype)));
   MSTAR_TRY_ASSIGN(Tensor out, Tensor::allocate(device, dtype, shape_));
-  const std::int64_t row_elements = parts_.empty() ? 0 : parts_.front().row_elements;
+  if (shape_.num_elements() == 0) return out;
+  const std::int64_t row_elements = parts_.front().row_elements;
   std::vector<float> scratch(static_cast<std::size_t>(row_elements));
   RowWriter writer(device, out.view().data<std::byte>(), static_cast<std::size_t>(row_elements) * dtype_bytes(dtype));
   MSTAR_TRY(writer.prepare());
@@ -212,7 +214,7 @@ AlignedParts LoadedWeight::aligned() const {
     if (!is_aligned(part)) {
       auto copy =
           std::make_unique<std::byte[]>(std::max<std::size_t>(row_bytes * static_cast<std::size_t>(part.num_rows), 1));
-      for (std::int64_t row = 0; part.rows && row < part.num_rows; ++row)
+      for (std::int64_t row = 0; part.rows && row_bytes && row < part.num_rows; ++row)
         std::memcpy(copy.get() + static_cast<std::size_t>(row) * row_bytes, part.rows + row * part.row_stride_bytes,
                     row_bytes);
       data = copy.get();

@@ -106,7 +106,9 @@ Result<StoredWeight> read_entry(std::string_view name, dom::element element, std
                        " lie outside of the " + std::to_string(data.size()) + " bytes of data");
   const auto bytes =
       data.subspan(static_cast<std::size_t>(extent.begin), static_cast<std::size_t>(extent.end - extent.begin));
-  return stored_weight(name, dtype, dims, bytes, file);
+  auto weight = stored_weight(name, dtype, dims, bytes, file);
+  if (!weight) return std::move(weight.error()).in(show_name(file));
+  return weight;
 }
 
 }  // namespace

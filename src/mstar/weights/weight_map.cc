@@ -29,7 +29,7 @@ std::string described(const StoredWeight& weight) {
 // Divisors of rows [begin, end) of a weight. A zero or a NaN would turn every product into nonsense.
 Result<std::vector<float>> divisors_of(const StoredWeight& weight, std::int64_t begin, std::int64_t end) {
   std::vector<float> out;
-  if (!weight.divisor) return out;
+  if (!weight.divisor || weight.bytes.empty()) return out;
   const StoredWeight& scale = *weight.divisor;
   const bool per_row = scale.shape.num_elements() != 1;
   for (std::int64_t row = begin; row < end; ++row) {
