@@ -4,6 +4,7 @@
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "mstar/server/ascii.h"
@@ -52,7 +53,7 @@ class RequestReader::Parser {
       : config_(config), budget_(budget), buffer_(std::max(kBufferBytes, config.header_limit_bytes + 4096)) {
     reset();
   }
-  ~Parser() { budget_.give_back(budgeted_bytes_); }
+  ~Parser() { give_back_body(); }
 
   std::span<char> room() {
     if (begin_ > 0) {
@@ -78,8 +79,9 @@ class RequestReader::Parser {
       if (ec) return fail(error_ ? *error_ : from_parser(ec));
       if (beast_->is_header_done() && !head_parsed_) {
         head_parsed_ = true;
-        accept_head();
-        if (error_ && head_.has_body()) return finish(Step::failed);
+        // After a head that makes no sense the end of its request is in doubt.
+        const bool framing_is_sound = accept_head();
+        if (error_ && (head_.has_body() || !framing_is_sound)) return finish(Step::failed);
         if (!beast_->is_done()) return Step::head_done;
       }
       if (beast_->is_done()) return complete();
@@ -89,7 +91,7 @@ class RequestReader::Parser {
 
   void discard() { begin_ = end_ = 0; }
   void next() {
-    budget_.give_back(budgeted_bytes_);
+    give_back_body();
     reset();
   }
 
@@ -142,12 +144,16 @@ class RequestReader::Parser {
     head_ = RequestHead();
     head_.request_id = fresh_request_id();
     match_ = RouteMatch();
-    form_ = Form();
-    body_.reset();
     error_.reset();
     done_.reset();
-    body_bytes_ = budgeted_bytes_ = 0;
+    body_bytes_ = 0;
     started_ = head_parsed_ = false;
+  }
+
+  void give_back_body() {
+    body_.reset();
+    form_ = Form();
+    budget_.give_back(std::exchange(budgeted_bytes_, 0));
   }
 
   // Some clients end a body with an extra line break.
@@ -157,6 +163,7 @@ class RequestReader::Parser {
 
   Step finish(Step step) {
     done_ = step;
+    if (error_) give_back_body();
     return step;
   }
   Step fail(HttpError error) {
@@ -176,23 +183,29 @@ class RequestReader::Parser {
     return finish(Step::complete);
   }
 
-  void accept_head() {
+  // False when the head itself is refused; error_ may be set in either case.
+  bool accept_head() {
     head_.keep_alive = beast_->keep_alive();
     head_.chunked = beast_->chunked();
     if (const auto length = beast_->content_length()) head_.content_length = *length;
     if (const auto id = head_.header("x-request-id"); is_sane_request_id(id)) head_.request_id = id;
     error_ = check_head();
-    if (error_) return;
+    if (error_) return false;
     match_ = find_route(head_.method, head_.path);
     error_ = check_route();
-    if (error_ || head_.method == "OPTIONS" || match_.route->bodies == kNoBody) return;
-    if (!(body_kind(head_.header("content-type")) & match_.route->bodies)) {
+    if (!error_ && head_.method != "OPTIONS" && match_.route->bodies != kNoBody) open_body();
+    return true;
+  }
+
+  void open_body() {
+    const std::string_view type = head_.header("content-type");
+    if (!(body_kind(type) & match_.route->bodies)) {
       error_ = http_error(415, "Content-Type must be one of: " + body_kind_names(match_.route->bodies),
                           "unsupported_content_type");
       error_->param = "Content-Type";
       return;
     }
-    auto reader = make_body_reader(head_.header("content-type"), config_.json_limit_bytes);
+    auto reader = make_body_reader(type, config_.json_limit_bytes);
     if (reader) {
       body_ = std::move(*reader);
     } else {

@@ -87,7 +87,7 @@ TestAnswer TestClient::read(bool head_only) {
     answer.complete = buffer_.size() >= length;
     answer.body = buffer_.substr(0, length);
     buffer_.erase(0, length);
-  } else if (answer.headers["transfer-encoding"] == "chunked") {
+  } else if (answer.headers.count("transfer-encoding")) {
     for (;;) {
       const std::string line = read_until("\r\n");
       if (line.empty()) return answer;
