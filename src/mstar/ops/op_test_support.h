@@ -1,6 +1,8 @@
 // What the tests and benches of ops share: a context on the host, seeded tensors, guarded outputs.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "mstar/device/cpu/cpu_device.h"
+#include "mstar/ops/cpu_target.h"
 #include "mstar/ops/op_context.h"
 
 namespace mstar::op_test {
@@ -34,6 +37,17 @@ class Host {
   Arena arena_;
   std::unique_ptr<OpContext> context_;
 };
+
+// Runs a test's body with the kernels of every instruction set that the machine has.
+template <class Body>
+void on_every_target(Body body) {
+  for (const CpuTarget target : cpu_targets()) {
+    SCOPED_TRACE(cpu_target_name(target));
+    force_cpu_target(target);
+    body();
+  }
+  if (cpu_targets().empty()) body();
+}
 
 inline std::vector<float> random_floats(std::int64_t count, std::uint32_t seed, float spread = 1.0f) {
   std::mt19937 generator(seed);

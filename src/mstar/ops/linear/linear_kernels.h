@@ -1,5 +1,8 @@
-// The CPU kernels of linear, for its table.
+// The CPU kernels of linear: what its table names, and the pieces that linear_drive.cc puts together.
 #pragma once
+
+#include <cstddef>
+#include <cstdint>
 
 #include "mstar/ops/linear/linear.h"
 
@@ -8,5 +11,37 @@ namespace mstar {
 Status linear_cpu_float(OpContext& context, const LinearArgs& args);
 Status linear_cpu_i8(OpContext& context, const LinearArgs& args);
 std::size_t linear_cpu_workspace_bytes(const LinearWeight& weight, std::int64_t num_rows, int num_threads);
+
+// A tile multiplies rows of `a` with the steps of one panel. A word is 4 bytes: a float, or four i8 (u8 with 128 added
+// where the instruction wants it). A step is one k of a float panel, four of an i8 panel. c is [rows][kPanel] words.
+inline constexpr int kTileRows = 12;
+inline constexpr int kFewRows = 8;
+
+struct LinearTiles {
+  // c (=, or += when !first) a b for kTileRows rows (`half` of it: 6); lda in words.
+  void (*tile)(const void* a, std::ptrdiff_t lda, const void* b, std::int64_t steps, void* c, bool first);
+  void (*half_tile)(const void* a, std::ptrdiff_t lda, const void* b, std::int64_t steps, void* c, bool first);
+  // c = a b for 1..kFewRows rows and `num_panels` neighbouring panels; c is [num_panels][rows][kPanel].
+  void (*few)(const void* a, std::ptrdiff_t lda, int rows, const void* panels, std::size_t panel_bytes, int num_panels,
+              std::int64_t steps, void* c);
+  // Widens elements of a panel to float for the f32 tiles; null where tiles read the panel as it is.
+  void (*widen)(const void* from, std::int64_t count, float* to);
+  std::size_t step_bytes;  // of one panel
+};
+
+const LinearTiles& float_tiles(DType storage);
+const LinearTiles& i8_tiles();
+// Whether the words of i8_tiles() hold u8 = code + 128; the sums then carry 128 * column_sums too much.
+bool i8_words_are_biased();
+
+// Adds bias, activation and residual to sums [num_rows][kPanel] of one panel and writes them to args.out.
+void finish_float_panel(const LinearArgs& args, std::int64_t first_row, int num_rows, std::int64_t panel,
+                        const float* sums);
+// The same from i32 sums; row_scales[i] belongs to row first_row + i.
+void finish_i8_panel(const LinearArgs& args, std::int64_t first_row, int num_rows, std::int64_t panel,
+                     const std::int32_t* sums, const float* row_scales, bool biased);
+// Rounds rows of x to i8 words, padded with the code of zero to `num_words` a row; scales[i] = max|x| / 127.
+void quantise_rows(const TensorView& x, std::int64_t first_row, std::int64_t num_rows, std::int64_t num_words,
+                   bool biased, std::uint32_t* words, float* scales);
 
 }  // namespace mstar

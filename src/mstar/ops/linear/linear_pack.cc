@@ -51,9 +51,10 @@ void scatter_i8_column(const std::int8_t* row, std::int64_t k, void* panel, int 
 float quantise_row(const std::vector<float>& row, std::vector<std::int8_t>& to) {
   float largest = 0;
   for (const float value : row) largest = std::max(largest, std::fabs(value));
-  const float inverse = largest > 0 ? 127.0f / largest : 1.0f;
+  const bool rounds = largest > 1e-30f;  // below, 127 / largest would overflow
+  const float inverse = rounds ? 127.0f / largest : 1.0f;
   for (std::size_t i = 0; i < row.size(); ++i) to[i] = static_cast<std::int8_t>(std::nearbyint(row[i] * inverse));
-  return largest > 0 ? largest / 127.0f : 1.0f;
+  return rounds ? largest / 127.0f : 1.0f;
 }
 
 Status check_sources(std::span<const LinearSource> sources, DType storage) {

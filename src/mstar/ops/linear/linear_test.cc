@@ -79,62 +79,68 @@ double exact_output(const Problem& p, const LinearWeight& weight, std::int64_t m
 class LinearEveryDType : public testing::TestWithParam<DType> {};
 
 TEST_P(LinearEveryDType, MatchesDoubles) {
-  int which = 0;
-  for (const LinearCase& c : kSmallLinearCases) {
-    Problem p(c, GetParam());
-    auto device = make_cpu_device();
-    const LinearWeight weight = p.pack(*device);
-    Host host(2, linear_workspace_bytes(weight, c.m, 2));
-    const auto activation = static_cast<Activation>(which++ % 4);
-    Guarded out(c.m, c.n, c.n + 5);
-    LinearArgs args = p.args(weight, 0, c.m, activation);
-    args.out = out.view();
-    ASSERT_TRUE(linear(host.context(), args)) << c.name;
-    EXPECT_TRUE(out.guards_intact()) << c.name;
-    for (std::int64_t m = 0; m < c.m; ++m) {
-      for (std::int64_t n = 0; n < c.n; ++n) {
-        double magnitude = 1;
-        const double expected = exact_output(p, weight, m, n, activation, &magnitude);
-        ASSERT_NEAR(out.at(m, n), expected, magnitude * 2e-6) << c.name << " " << m << "," << n;
+  on_every_target([&] {
+    int which = 0;
+    for (const LinearCase& c : kSmallLinearCases) {
+      Problem p(c, GetParam());
+      auto device = make_cpu_device();
+      const LinearWeight weight = p.pack(*device);
+      Host host(2, linear_workspace_bytes(weight, c.m, 2));
+      const auto activation = static_cast<Activation>(which++ % 4);
+      Guarded out(c.m, c.n, c.n + 5);
+      LinearArgs args = p.args(weight, 0, c.m, activation);
+      args.out = out.view();
+      ASSERT_TRUE(linear(host.context(), args)) << c.name;
+      EXPECT_TRUE(out.guards_intact()) << c.name;
+      for (std::int64_t m = 0; m < c.m; ++m) {
+        for (std::int64_t n = 0; n < c.n; ++n) {
+          double magnitude = 1;
+          const double expected = exact_output(p, weight, m, n, activation, &magnitude);
+          ASSERT_NEAR(out.at(m, n), expected, magnitude * 2e-6) << c.name << " " << m << "," << n;
+        }
       }
     }
-  }
+  });
 }
 
 TEST_P(LinearEveryDType, ARowKeepsItsBitsInAnyBatch) {
-  Host host(2);
-  Problem p({"", 33, 130, 600}, GetParam());
-  const LinearWeight weight = p.pack(host.device());
-  Guarded whole(33, 130);
-  LinearArgs args = p.args(weight, 0, 33, Activation::gelu_erf);
-  args.out = whole.view();
-  ASSERT_TRUE(linear(host.context(), args));
-  for (std::int64_t size = 1; size <= 32; ++size) {
-    for (std::int64_t begin = 0; begin + size <= 33; begin += size) {
-      Guarded part(size, 130);
-      args = p.args(weight, begin, begin + size, Activation::gelu_erf);
-      args.out = part.view();
-      ASSERT_TRUE(linear(host.context(), args));
-      for (std::int64_t i = 0; i < size; ++i)
-        ASSERT_TRUE(part.row_equals(i, whole, begin + i)) << size << " " << begin + i;
+  on_every_target([&] {
+    Host host(2);
+    Problem p({"", 33, 130, 600}, GetParam());
+    const LinearWeight weight = p.pack(host.device());
+    Guarded whole(33, 130);
+    LinearArgs args = p.args(weight, 0, 33, Activation::gelu_erf);
+    args.out = whole.view();
+    ASSERT_TRUE(linear(host.context(), args));
+    for (std::int64_t size = 1; size <= 32; ++size) {
+      for (std::int64_t begin = 0; begin + size <= 33; begin += size) {
+        Guarded part(size, 130);
+        args = p.args(weight, begin, begin + size, Activation::gelu_erf);
+        args.out = part.view();
+        ASSERT_TRUE(linear(host.context(), args));
+        for (std::int64_t i = 0; i < size; ++i)
+          ASSERT_TRUE(part.row_equals(i, whole, begin + i)) << size << " " << begin + i;
+      }
     }
-  }
+  });
 }
 
 TEST_P(LinearEveryDType, ThreadsDoNotChangeBits) {
-  for (const std::int64_t m : {1, 5, 40, 300}) {
-    Problem p({"", m, 200, 530}, GetParam());
-    std::vector<Guarded> outs;
-    for (const int threads : {1, 2, 3}) {
-      Host host(threads);
-      const LinearWeight weight = p.pack(host.device());
-      outs.emplace_back(m, 200);
-      LinearArgs args = p.args(weight, 0, m, Activation::none);
-      args.out = outs.back().view();
-      ASSERT_TRUE(linear(host.context(), args));
+  on_every_target([&] {
+    for (const std::int64_t m : {1, 5, 40, 300}) {
+      Problem p({"", m, 200, 530}, GetParam());
+      std::vector<Guarded> outs;
+      for (const int threads : {1, 2, 3}) {
+        Host host(threads);
+        const LinearWeight weight = p.pack(host.device());
+        outs.emplace_back(m, 200);
+        LinearArgs args = p.args(weight, 0, m, Activation::none);
+        args.out = outs.back().view();
+        ASSERT_TRUE(linear(host.context(), args));
+      }
+      EXPECT_TRUE(outs[0].equals(outs[1]) && outs[0].equals(outs[2])) << m;
     }
-    EXPECT_TRUE(outs[0].equals(outs[1]) && outs[0].equals(outs[2])) << m;
-  }
+  });
 }
 
 TEST_P(LinearEveryDType, StacksSources) {
@@ -148,41 +154,61 @@ TEST_P(LinearEveryDType, StacksSources) {
   EXPECT_EQ(std::memcmp(whole.panel(0), stacked->panel(0), whole.panel_bytes() * 2), 0);
 }
 
+TEST_P(LinearEveryDType, InstructionSetsGiveTheSameBits) {
+  Host host(2);
+  for (const std::int64_t m : {1, 3, 8, 50}) {
+    Problem p({"", m, 130, 1030}, GetParam());
+    const LinearWeight weight = p.pack(host.device());
+    std::vector<Guarded> outs;
+    on_every_target([&] {
+      outs.emplace_back(m, 130);
+      LinearArgs args = p.args(weight, 0, m, static_cast<Activation>(m % 4));
+      args.out = outs.back().view();
+      ASSERT_TRUE(linear(host.context(), args));
+      EXPECT_TRUE(outs.back().equals(outs.front()));
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, LinearEveryDType, testing::Values(DType::f32, DType::f16, DType::bf16, DType::i8),
                          [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
 
 TEST(Linear, KeepsNumbersOfAnI8Checkpoint) {
-  Host host;
-  // -128 is not what a symmetric quantiser writes, but a file may hold it.
-  std::vector<std::int8_t> w = {-128, 127, 5, -128, 1, 2, 3, -7};
-  const float scales[] = {0.5f, 2.0f};
-  const TensorView view(w.data(), DType::i8, {2, 4});
-  auto packed = LinearWeight::pack(host.device(), LinearSource{view, scales}, DType::i8);
-  ASSERT_TRUE(packed);
-  std::vector<float> x = {127, -127, 3, -126};
-  Guarded out(1, 2);
-  LinearArgs args;
-  args.x = matrix(x, 1, 4);
-  args.weight = &*packed;
-  args.out = out.view();
-  ASSERT_TRUE(linear(host.context(), args));
-  EXPECT_EQ(out.at(0, 0), 0.5f * (127 * -128 - 127 * 127 + 15 + 126 * 128));
-  EXPECT_EQ(out.at(0, 1), 2.0f * (127 - 254 + 9 + 126 * 7));
+  on_every_target([&] {
+    Host host;
+    // -128 is not what a symmetric quantiser writes, but a file may hold it.
+    std::vector<std::int8_t> w = {-128, 127, 5, -128, 1, 2, 3, -7};
+    const float scales[] = {0.5f, 2.0f};
+    const TensorView view(w.data(), DType::i8, {2, 4});
+    auto packed = LinearWeight::pack(host.device(), LinearSource{view, scales}, DType::i8);
+    ASSERT_TRUE(packed);
+    std::vector<float> x = {127, -127, 3, -126};
+    Guarded out(1, 2);
+    LinearArgs args;
+    args.x = matrix(x, 1, 4);
+    args.weight = &*packed;
+    args.out = out.view();
+    ASSERT_TRUE(linear(host.context(), args));
+    EXPECT_EQ(out.at(0, 0), 0.5f * (127 * -128 - 127 * 127 + 15 + 126 * 128));
+    EXPECT_EQ(out.at(0, 1), 2.0f * (127 - 254 + 9 + 126 * 7));
+  });
 }
 
 TEST(Linear, ResidualMayBeTheOutput) {
-  Host host;
-  Problem p({"", 5, 40, 30}, DType::f32);
-  const LinearWeight weight = p.pack(host.device());
-  Guarded apart(5, 40), same(5, 40);
-  for (int m = 0; m < 5; ++m)
-    for (int n = 0; n < 40; ++n) same.set(m, n, p.residual[static_cast<std::size_t>(m * 40 + n)]);
-  LinearArgs args = p.args(weight, 0, 5, Activation::silu);
-  args.out = apart.view();
-  ASSERT_TRUE(linear(host.context(), args));
-  args.residual = args.out = same.view();
-  ASSERT_TRUE(linear(host.context(), args));
-  EXPECT_TRUE(apart.equals(same));
+  on_every_target([&] {
+    Host host;
+    Problem p({"", 5, 40, 30}, DType::f32);
+    const LinearWeight weight = p.pack(host.device());
+    Guarded apart(5, 40), same(5, 40);
+    for (int m = 0; m < 5; ++m)
+      for (int n = 0; n < 40; ++n) same.set(m, n, p.residual[static_cast<std::size_t>(m * 40 + n)]);
+    LinearArgs args = p.args(weight, 0, 5, Activation::silu);
+    args.out = apart.view();
+    ASSERT_TRUE(linear(host.context(), args));
+    args.residual = args.out = same.view();
+    ASSERT_TRUE(linear(host.context(), args));
+    EXPECT_TRUE(apart.equals(same));
+  });
 }
 
 TEST(Linear, RefusesWhatDoesNotFit) {
