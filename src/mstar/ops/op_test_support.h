@@ -1,8 +1,6 @@
 // What the tests and benches of ops share: a context on the host, seeded tensors, guarded outputs.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -11,7 +9,6 @@
 #include <vector>
 
 #include "mstar/device/cpu/cpu_device.h"
-#include "mstar/ops/cpu_target.h"
 #include "mstar/ops/op_context.h"
 
 namespace mstar::op_test {
@@ -20,9 +17,9 @@ namespace mstar::op_test {
 class Host {
  public:
   explicit Host(int num_threads = 1, std::size_t arena_bytes = std::size_t{64} << 20)
-      : device_(make_cpu_device()), pool_(num_threads), memory_(arena_bytes + 256) {
+      : device_(make_cpu_device()), pool_(num_threads), memory_(new std::byte[arena_bytes + 256]) {
     auto* base =
-        reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(memory_.data()) + 255) & ~std::uintptr_t{255});
+        reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(memory_.get()) + 255) & ~std::uintptr_t{255});
     arena_ = Arena(base, arena_bytes);
     context_ = std::make_unique<OpContext>(OpContext{*device_, {}, arena_, &pool_});
   }
@@ -33,21 +30,10 @@ class Host {
  private:
   std::unique_ptr<Device> device_;
   ThreadPool pool_;
-  std::vector<std::byte> memory_;
+  std::unique_ptr<std::byte[]> memory_;
   Arena arena_;
   std::unique_ptr<OpContext> context_;
 };
-
-// Runs a test's body with the kernels of every instruction set that the machine has.
-template <class Body>
-void on_every_target(Body body) {
-  for (const CpuTarget target : cpu_targets()) {
-    SCOPED_TRACE(cpu_target_name(target));
-    force_cpu_target(target);
-    body();
-  }
-  if (cpu_targets().empty()) body();
-}
 
 inline std::vector<float> random_floats(std::int64_t count, std::uint32_t seed, float spread = 1.0f) {
   std::mt19937 generator(seed);

@@ -9,7 +9,7 @@ namespace {
 constexpr int kPanel = LinearWeight::kPanel;
 constexpr std::int64_t kBlockSteps = 512;        // a panel's block of floats is 64 KB: it stays in L2 while rows pass
 constexpr std::int64_t kBlockWords = 256 << 10;  // 1 MB of rows
-constexpr std::int64_t kBlockRows = 120;
+constexpr std::int64_t kBlockRows = 240;
 constexpr std::int64_t kWidenFromRows = 3 * kTileRows;  // fewer row tiles than this widen in the tile itself
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
@@ -25,7 +25,7 @@ struct Blocks {
   Blocks(const LinearWeight& weight, std::int64_t words, std::int64_t num_rows, int num_threads) {
     stride = padded_words(words);
     const std::int64_t cached = std::max<std::int64_t>(kBlockWords / stride / kTileRows, 1) * kTileRows;
-    rows = std::min({kBlockRows, cached, round_up(num_rows, kTileRows / 2)});
+    rows = std::min({kBlockRows, cached, num_rows});
     num_row_blocks = (num_rows + rows - 1) / rows;
     const std::int64_t chunks =
         std::clamp<std::int64_t>((8 * num_threads + num_row_blocks - 1) / num_row_blocks, 1, weight.num_panels());
@@ -105,14 +105,12 @@ class Drive {
   void run_tile(const Blocks& blocks, std::int64_t tile, std::byte* scratch) {
     const std::int64_t first_row = tile / blocks.num_chunks * blocks.rows;
     const std::int64_t num_rows = std::min(blocks.rows, num_rows_ - first_row);
-    const std::int64_t padded = round_up(num_rows, kTileRows / 2);
     auto* a = reinterpret_cast<std::uint32_t*>(scratch);
     auto* sums = reinterpret_cast<std::uint32_t*>(scratch + blocks.a_bytes());
     auto* wide = reinterpret_cast<float*>(scratch + blocks.a_bytes() + blocks.sum_bytes());
     const std::size_t row_bytes = static_cast<std::size_t>(words_.count) * 4;
     for (std::int64_t row = 0; row < num_rows; ++row)
       std::memcpy(a + row * blocks.stride, words_.row(first_row + row), row_bytes);
-    for (std::int64_t row = num_rows; row < padded; ++row) std::memset(a + row * blocks.stride, 0, row_bytes);
 
     const bool widens = tiles_.widen && num_rows >= kWidenFromRows;
     const std::int64_t first_panel = tile % blocks.num_chunks * blocks.panels;
@@ -126,18 +124,23 @@ class Drive {
           tiles_.widen(b, steps * kPanel, wide);
           b = wide;
         }
-        multiply_block(widens ? wide_tiles_ : tiles_, a + step, blocks.stride, padded, b, steps, sums, step == 0);
+        multiply_block(widens ? wide_tiles_ : tiles_, a + step, blocks.stride, num_rows, b, steps, sums, step == 0);
       }
       finish_(first_row, static_cast<int>(num_rows), panel, sums);
     }
   }
 
-  static void multiply_block(const LinearTiles& tiles, const std::uint32_t* a, std::int64_t stride, std::int64_t padded,
-                             const void* b, std::int64_t steps, std::uint32_t* sums, bool first) {
-    std::int64_t row = 0;
-    for (; row + kTileRows <= padded; row += kTileRows)
-      tiles.tile(a + row * stride, stride, b, steps, sums + row * kPanel, first);
-    if (row < padded) tiles.half_tile(a + row * stride, stride, b, steps, sums + row * kPanel, first);
+  static void multiply_block(const LinearTiles& tiles, const std::uint32_t* a, std::int64_t stride,
+                             std::int64_t num_rows, const void* b, std::int64_t steps, std::uint32_t* sums,
+                             bool first) {
+    for (std::int64_t row = 0; row < num_rows;) {
+      // The last two tiles share what is left: one of 12 rows and one of 1 would leave the second waiting on its
+      // chains.
+      const std::int64_t left = num_rows - row;
+      const std::int64_t rows = left >= 2 * kTileRows ? kTileRows : left > kTileRows ? (left + 1) / 2 : left;
+      tiles.tile(a + row * stride, stride, static_cast<int>(rows), b, steps, sums + row * kPanel, first);
+      row += rows;
+    }
   }
 
   OpContext& context_;

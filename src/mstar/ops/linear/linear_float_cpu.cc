@@ -1,5 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "mstar/ops/linear/linear_float_cpu.cc"
+#include <utility>
+
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "mstar/ops/linear/linear_kernels.h"
 #include "mstar/ops/simd-inl.h"
@@ -56,12 +58,27 @@ HWY_INLINE void multiply(const float* HWY_RESTRICT a, std::ptrdiff_t lda, const 
 
 template <int kRows, class W>
 void tile_of(const void* a, std::ptrdiff_t lda, const void* b, std::int64_t steps, void* c, bool first) {
-  constexpr int kRowsAtOnce = HWY_MIN(kRows, kMicroRows);
-  for (int r = 0; r < kRows; r += kRowsAtOnce)
-    for (int j = 0; j < kPanelVectors; j += kMicroVectors)
-      multiply<kRowsAtOnce, 1, kMicroVectors>(static_cast<const float*>(a) + r * lda, lda,
-                                              static_cast<const W*>(b) + j * kLanes, 0, steps,
-                                              static_cast<float*>(c) + r * kPanel + j * kLanes, 0, first);
+  for (int j = 0; j < kPanelVectors; j += kMicroVectors)
+    multiply<kRows, 1, kMicroVectors>(static_cast<const float*>(a), lda, static_cast<const W*>(b) + j * kLanes, 0,
+                                      steps, static_cast<float*>(c) + j * kLanes, 0, first);
+}
+
+template <class W, int... kRows>
+void micro_tile(std::integer_sequence<int, kRows...>, const void* a, std::ptrdiff_t lda, int rows, const void* b,
+                std::int64_t steps, void* c, bool first) {
+  using Tile = void (*)(const void*, std::ptrdiff_t, const void*, std::int64_t, void*, bool);
+  static constexpr Tile kTiles[] = {tile_of<kRows + 1, W>...};
+  kTiles[rows - 1](a, lda, b, steps, c, first);
+}
+
+template <class W>
+void tile(const void* a, std::ptrdiff_t lda, int rows, const void* b, std::int64_t steps, void* c, bool first) {
+  constexpr std::make_integer_sequence<int, kMicroRows> kEach;
+  const int upper = HWY_MIN(rows, kMicroRows);
+  micro_tile<W>(kEach, a, lda, upper, b, steps, c, first);
+  if (rows > upper)
+    micro_tile<W>(kEach, static_cast<const float*>(a) + upper * lda, lda, rows - upper, b, steps,
+                  static_cast<float*>(c) + upper * kPanel, first);
 }
 
 // Few rows: enough registers in flight to hide the latency of the chains, over several panels if need be.
@@ -127,7 +144,7 @@ void widen(const void* from, std::int64_t count, float* to) {
 
 template <class W>
 constexpr LinearTiles tiles_of() {
-  return {tile_of<12, W>, tile_of<6, W>, few_rows<W>, sizeof(W) < 4 ? widen<W> : nullptr, kPanel * sizeof(W)};
+  return {tile<W>, few_rows<W>, sizeof(W) < 4 ? widen<W> : nullptr, kPanel * sizeof(W)};
 }
 
 const LinearTiles& choose_float_tiles(DType storage) {

@@ -43,14 +43,26 @@ inline __attribute__((always_inline)) void multiply(const std::uint32_t* a, std:
 }
 
 template <int kRows>
-void tile_of(const void* a, std::ptrdiff_t lda, const void* b, std::int64_t steps, void* c, bool first) {
-  constexpr int kAtOnce = kRows < Isa::kRows ? kRows : Isa::kRows;
-  constexpr int kPanelVectors = kPanel / Isa::kLanes;
-  for (int r = 0; r < kRows; r += kAtOnce)
-    for (int j = 0; j < kPanelVectors; j += Isa::kVectors)
-      multiply<kAtOnce, 1, Isa::kVectors>(static_cast<const std::uint32_t*>(a) + r * lda, lda,
-                                          static_cast<const std::int8_t*>(b) + j * Isa::kLanes * 4, 0, steps,
-                                          static_cast<std::int32_t*>(c) + r * kPanel + j * Isa::kLanes, 0, first);
+void tile_of(const std::uint32_t* a, std::ptrdiff_t lda, const std::int8_t* b, std::int64_t steps, std::int32_t* c,
+             bool first) {
+  for (int j = 0; j < kPanel / Isa::kLanes; j += Isa::kVectors)
+    multiply<kRows, 1, Isa::kVectors>(a, lda, b + j * Isa::kLanes * 4, 0, steps, c + j * Isa::kLanes, 0, first);
+}
+
+template <int... kRows>
+void micro_tile(std::integer_sequence<int, kRows...>, const std::uint32_t* a, std::ptrdiff_t lda, int rows,
+                const std::int8_t* b, std::int64_t steps, std::int32_t* c, bool first) {
+  using Tile = void (*)(const std::uint32_t*, std::ptrdiff_t, const std::int8_t*, std::int64_t, std::int32_t*, bool);
+  static constexpr Tile kEach[] = {tile_of<kRows + 1>...};
+  kEach[rows - 1](a, lda, b, steps, c, first);
+}
+
+void tile(const void* a, std::ptrdiff_t lda, int rows, const void* b, std::int64_t steps, void* c, bool first) {
+  constexpr std::make_integer_sequence<int, Isa::kRows> kUpTo;
+  for (int row = 0; row < rows; row += Isa::kRows)
+    micro_tile(kUpTo, static_cast<const std::uint32_t*>(a) + row * lda, lda,
+               rows - row < Isa::kRows ? rows - row : Isa::kRows, static_cast<const std::int8_t*>(b), steps,
+               static_cast<std::int32_t*>(c) + row * kPanel, first);
 }
 
 template <int kRows>
@@ -80,4 +92,4 @@ void few_rows(const void* a, std::ptrdiff_t lda, int rows, const void* panels, s
                  static_cast<std::ptrdiff_t>(panel_bytes), num_panels, steps, static_cast<std::int32_t*>(c));
 }
 
-constexpr LinearTiles kTiles = {tile_of<12>, tile_of<6>, few_rows, nullptr, kPanel * 4};
+constexpr LinearTiles kTiles = {tile, few_rows, nullptr, kPanel * 4};

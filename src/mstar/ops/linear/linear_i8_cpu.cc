@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "hwy/base.h"
 #include "mstar/ops/cpu_target.h"
 #include "mstar/ops/linear/linear_kernels.h"

@@ -18,9 +18,8 @@ inline constexpr int kTileRows = 12;
 inline constexpr int kFewRows = 8;
 
 struct LinearTiles {
-  // c (=, or += when !first) a b for kTileRows rows (`half` of it: 6); lda in words.
-  void (*tile)(const void* a, std::ptrdiff_t lda, const void* b, std::int64_t steps, void* c, bool first);
-  void (*half_tile)(const void* a, std::ptrdiff_t lda, const void* b, std::int64_t steps, void* c, bool first);
+  // c (=, or += when !first) a b for 1..kTileRows rows; lda in words.
+  void (*tile)(const void* a, std::ptrdiff_t lda, int rows, const void* b, std::int64_t steps, void* c, bool first);
   // c = a b for 1..kFewRows rows and `num_panels` neighbouring panels; c is [num_panels][rows][kPanel].
   void (*few)(const void* a, std::ptrdiff_t lda, int rows, const void* panels, std::size_t panel_bytes, int num_panels,
               std::int64_t steps, void* c);

@@ -6,6 +6,7 @@
 
 #include "mstar/ops/linear/linear_cases.h"
 #include "mstar/ops/op_test_support.h"
+#include "mstar/ops/op_test_targets.h"
 
 namespace mstar {
 namespace {
