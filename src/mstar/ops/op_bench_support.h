@@ -11,8 +11,9 @@
 
 namespace mstar::op_test {
 
-// Registers `run` under `name`, reporting the fastest repetition, by the thread's processor time when one thread runs it. The
-// machine is shared: a mean of wall time would measure the neighbours. flop and bytes are of one run; 0 leaves the rate out.
+// Registers `run` under `name`, reporting the fastest repetition, by the thread's processor time when one thread runs
+// it. The machine is shared: a mean of wall time would measure the neighbours. flop and bytes are of one run; 0 leaves
+// the rate out.
 template <class Run>
 void register_bench(const std::string& name, double flop, double bytes, int num_threads, Run run) {
   auto* bench = benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {

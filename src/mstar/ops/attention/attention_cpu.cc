@@ -1,110 +1,164 @@
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <cstring>
 
+#include "mstar/ops/attention/attend.h"
 #include "mstar/ops/attention/attention_kernels.h"
 #include "mstar/ops/attention/kv_layout.h"
-
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
-#pragma GCC target("avx2,fma,f16c")
-#endif
 
 namespace mstar {
 namespace {
 
-constexpr std::int64_t kBlock = 128;
+std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
-float element(const TensorView& view, std::int64_t at) {
-  switch (view.dtype) {
-    case DType::f16:
-      return to_float(view.data<Half>()[at]);
-    case DType::bf16:
-      return to_float(view.data<BFloat16>()[at]);
-    default:
-      return view.data<float>()[at];
-  }
-}
+// Pairs of one row's one kv head, query by query: pair p is query p / group, head kv_head * group + p % group. Tiles of
+// a row are of nearly equal height.
+struct RowTiles {
+  RowTiles(std::int64_t num_queries, std::int64_t group)
+      : pairs(num_queries * group),
+        tiles((pairs + kTilePairs - 1) / kTilePairs),
+        height(tiles ? (pairs + tiles - 1) / tiles : 0) {}
+  std::int64_t pairs, tiles, height;
+};
 
-// One query of one head over `num_keys` keys; place(position) -> KvPlace.
-template <class Place>
-void attend(const float* q, std::int64_t d, float scale, std::int64_t num_keys, const TensorView& keys,
-            const TensorView& values, Place place, float* out) {
-  float largest = -std::numeric_limits<float>::infinity(), sum = 0;
-  std::fill(out, out + d, 0.0f);
-  for (std::int64_t begin = 0; begin < num_keys; begin += kBlock) {
-    const std::int64_t end = std::min(begin + kBlock, num_keys);
-    float scores[kBlock];
-    const float previous = largest;
-    for (std::int64_t p = begin; p < end; ++p) {
-      const KvPlace at = place(p);
-      float dot = 0;
-      for (std::int64_t i = 0; i < d; ++i) dot = std::fma(q[i], element(keys, at.key + i * at.key_stride), dot);
-      scores[p - begin] = dot * scale;
-      largest = std::max(largest, dot * scale);
-    }
-    const float correction = std::exp(previous - largest);
-    sum *= correction;
-    for (std::int64_t i = 0; i < d; ++i) out[i] *= correction;
-    for (std::int64_t p = begin; p < end; ++p) {
-      const float weight = std::exp(scores[p - begin] - largest);
-      const KvPlace at = place(p);
-      sum += weight;
-      for (std::int64_t i = 0; i < d; ++i) out[i] = std::fma(weight, element(values, at.value + i), out[i]);
-    }
-  }
-  for (std::int64_t i = 0; i < d; ++i) out[i] = num_keys > 0 ? out[i] / sum : 0.0f;
-}
-
-// keys_of(row, i, n) -> how many keys query i of the row's n sees; place(row, kv_head, position).
-template <class KeysOf, class Place>
-void attend_rows(OpContext& context, const TensorView& q, const RaggedView& rows, float scale, const TensorView& keys,
-                 const TensorView& values, std::int64_t kv_heads, const TensorView& out, KeysOf keys_of, Place place) {
+// units(row, kv_head) -> KvUnits; keys_of(row, query, num_queries) -> keys that the query sees.
+template <class Units, class KeysOf>
+void attend_rows(OpContext& context, const TensorView& q, const TensorView& out, const RaggedView& rows,
+                 std::int64_t kv_heads, float scale, Units units, KeysOf keys_of) {
   const std::int64_t heads = q.dim(1), d = q.dim(2), group = heads / kv_heads;
-  context.parallel_for(rows.num_rows * heads, [&](std::int64_t tile, int) {
-    const int row = static_cast<int>(tile / heads), head = static_cast<int>(tile % heads);
-    const int kv_head = static_cast<int>(head / group);
+  const std::size_t mark = context.arena.mark();
+  const std::size_t scratch_floats = attend_scratch_floats(d);
+  auto* scratch = static_cast<float*>(
+      context.arena.take(scratch_floats * sizeof(float) * static_cast<std::size_t>(context.num_threads())));
+  // first_tile[r]: tiles of the rows before r, over all kv heads.
+  auto* first_tile = static_cast<std::int64_t*>(
+      context.arena.take(sizeof(std::int64_t) * static_cast<std::size_t>(rows.num_rows + 1)));
+  first_tile[0] = 0;
+  for (int r = 0; r < rows.num_rows; ++r)
+    first_tile[r + 1] = first_tile[r] + kv_heads * RowTiles(rows.offsets[r + 1] - rows.offsets[r], group).tiles;
+
+  context.parallel_for(first_tile[rows.num_rows], [&](std::int64_t index, int thread) {
+    const int row =
+        static_cast<int>(std::upper_bound(first_tile, first_tile + rows.num_rows + 1, index) - first_tile) - 1;
     const std::int64_t first = rows.offsets[row], n = rows.offsets[row + 1] - first;
-    for (std::int64_t i = 0; i < n; ++i) {
-      attend(
-          q.data<float>() + (first + i) * q.stride(0) + head * d, d, scale, keys_of(row, i, n), keys, values,
-          [&](std::int64_t position) { return place(row, kv_head, position); },
-          out.data<float>() + (first + i) * out.stride(0) + head * d);
+    const RowTiles shape(n, group);
+    const std::int64_t kv_head = (index - first_tile[row]) / shape.tiles;
+    const std::int64_t begin = (index - first_tile[row]) % shape.tiles * shape.height;
+    AttendTile tile;
+    tile.kv = units(row, kv_head);
+    tile.head_dim = d;
+    tile.scale = scale;
+    tile.num_pairs = static_cast<int>(std::min(shape.height, shape.pairs - begin));
+    for (int p = 0; p < tile.num_pairs; ++p) {
+      const std::int64_t query = (begin + p) / group, head = kv_head * group + (begin + p) % group;
+      tile.q[p] = q.data<float>() + (first + query) * q.stride(0) + head * d;
+      tile.out[p] = out.data<float>() + (first + query) * out.stride(0) + head * d;
+      tile.num_keys[p] = keys_of(row, query, n);
     }
+    attend_tile(tile, scratch + static_cast<std::size_t>(thread) * scratch_floats);
   });
+  context.arena.rewind(mark);
+}
+
+std::size_t tile_workspace_bytes(std::int64_t head_dim, std::int64_t num_rows, int num_threads) {
+  return attend_scratch_floats(head_dim) * sizeof(float) * static_cast<std::size_t>(num_threads) +
+         sizeof(std::int64_t) * static_cast<std::size_t>(num_rows + 1) + 512;
 }
 
 }  // namespace
 
+// Packs keys and values of each row and kv head as a slot holds them, then attends to those.
 Status attention_dense_cpu(OpContext& context, const DenseAttentionArgs& args) {
-  const std::int64_t d = args.q.dim(2);
+  const std::int64_t d = args.q.dim(2), kv_heads = args.k.dim(1), width = round_up(d, 16);
+  const std::size_t mark = context.arena.mark();
+  const std::int64_t capacity = args.rows.num_tokens + 15 * args.rows.num_rows;  // units of a row are its own
+  auto* keys =
+      static_cast<float*>(context.arena.take(static_cast<std::size_t>(capacity * kv_heads * d) * sizeof(float)));
+  auto* values =
+      static_cast<float*>(context.arena.take(static_cast<std::size_t>(capacity * kv_heads * width) * sizeof(float)));
+  // Row r begins at token first(r); within a row, one kv head follows another.
+  const auto first = [&](int row) { return static_cast<std::int64_t>(args.rows.offsets[row]) + 15 * row; };
+  const auto padded = [&](int row) { return round_up(args.rows.offsets[row + 1] - args.rows.offsets[row], kKeyUnit); };
+  const auto head_token = [&](int row, std::int64_t kv_head) { return first(row) * kv_heads + kv_head * padded(row); };
+
+  context.parallel_for(args.rows.num_rows * kv_heads, [&](std::int64_t tile, int) {
+    const int row = static_cast<int>(tile / kv_heads);
+    const std::int64_t kv_head = tile % kv_heads, token = args.rows.offsets[row],
+                       n = args.rows.offsets[row + 1] - token;
+    const float* k = args.k.data<float>() + token * args.k.stride(0) + kv_head * d;
+    const float* v = args.v.data<float>() + token * args.v.stride(0) + kv_head * d;
+    float* to_keys = keys + head_token(row, kv_head) * d;
+    float* to_values = values + head_token(row, kv_head) * width;
+    for (std::int64_t t = 0; t < n; t += kKeyUnit)
+      pack_key_unit(k + t * args.k.stride(0), args.k.stride(0),
+                    static_cast<int>(std::min<std::int64_t>(n - t, kKeyUnit)), d, to_keys + t * d);
+    for (std::int64_t t = 0; t < n; ++t) {
+      std::memcpy(to_values + t * width, v + t * args.v.stride(0), static_cast<std::size_t>(d) * sizeof(float));
+      std::fill(to_values + t * width + d, to_values + (t + 1) * width, 0.0f);
+    }
+  });
   attend_rows(
-      context, args.q, args.rows, args.scale, args.k, args.v, args.k.dim(1), args.out,
-      [&](int, std::int64_t i, std::int64_t n) { return args.causal ? i + 1 : n; },
-      [&](int row, int kv_head, std::int64_t position) -> KvPlace {
-        const std::int64_t token = args.rows.offsets[row] + position;
-        return {token * args.k.stride(0) + kv_head * d, 1, token * args.v.stride(0) + kv_head * d};
-      });
+      context, args.q, args.out, args.rows, kv_heads, args.scale,
+      [&](int row, std::int64_t kv_head) {
+        KvUnits units;
+        units.keys = keys + head_token(row, kv_head) * d;
+        units.values = values + head_token(row, kv_head) * width;
+        units.value_width = width;
+        return units;
+      },
+      [&](int, std::int64_t query, std::int64_t n) { return args.causal ? query + 1 : n; });
+  context.arena.rewind(mark);
   return {};
 }
 
 Status attention_paged_cpu(OpContext& context, const PagedAttentionArgs& args) {
+  const std::int64_t kv_heads = args.kv.keys.dim(2), d = args.kv.keys.dim(3), head_elements = args.kv.page_tokens * d;
+  const auto element = static_cast<std::int64_t>(dtype_bytes(args.kv.keys.dtype));
   attend_rows(
-      context, args.q, args.rows, args.scale, args.kv.keys, args.kv.values, args.kv.keys.dim(2), args.out,
-      [&](int row, std::int64_t i, std::int64_t n) { return args.kv.lengths[row] - n + i + 1; },
-      [&](int row, int kv_head, std::int64_t position) { return place_in_page(args.kv, row, kv_head, position); });
+      context, args.q, args.out, args.rows, kv_heads, args.scale,
+      [&](int row, std::int64_t kv_head) {
+        KvUnits units;
+        units.keys = args.kv.keys.data<std::byte>() + kv_head * head_elements * element;
+        units.values = args.kv.values.data<std::byte>() + kv_head * head_elements * element;
+        units.dtype = args.kv.keys.dtype;
+        units.pages = args.kv.page_table + static_cast<std::int64_t>(row) * args.kv.max_pages;
+        units.page_tokens = units.key_stride = args.kv.page_tokens;
+        units.page_stride = kv_heads * head_elements;
+        units.value_width = d;
+        return units;
+      },
+      [&](int row, std::int64_t query, std::int64_t n) { return args.kv.lengths[row] - n + query + 1; });
   return {};
 }
 
 Status attention_slots_cpu(OpContext& context, const SlotAttentionArgs& args) {
+  const std::int64_t kv_heads = args.kv.keys.dim(2), d = args.kv.keys.dim(3), head_elements = args.kv.keys.dim(1) * d;
+  const auto element = static_cast<std::int64_t>(dtype_bytes(args.kv.keys.dtype));
   attend_rows(
-      context, args.q, args.rows, args.scale, args.kv.keys, args.kv.values, args.kv.keys.dim(2), args.out,
-      [&](int row, std::int64_t, std::int64_t) { return static_cast<std::int64_t>(args.kv.lengths[row]); },
-      [&](int row, int kv_head, std::int64_t position) { return place_in_slot(args.kv, row, kv_head, position); });
+      context, args.q, args.out, args.rows, kv_heads, args.scale,
+      [&](int row, std::int64_t kv_head) {
+        KvUnits units;
+        const std::int64_t at = (args.kv.slots[row] * kv_heads + kv_head) * head_elements * element;
+        units.keys = args.kv.keys.data<std::byte>() + at;
+        units.values = args.kv.values.data<std::byte>() + at;
+        units.dtype = args.kv.keys.dtype;
+        units.value_width = d;
+        return units;
+      },
+      [&](int row, std::int64_t, std::int64_t) { return static_cast<std::int64_t>(args.kv.lengths[row]); });
   return {};
 }
 
-std::size_t attention_dense_workspace_bytes(std::int64_t, int, int, int) { return 0; }
-std::size_t attention_paged_workspace_bytes(int, int) { return 0; }
-std::size_t attention_slots_workspace_bytes(int, int) { return 0; }
+std::size_t attention_dense_workspace_bytes(std::int64_t num_tokens, std::int64_t num_rows, int kv_heads, int head_dim,
+                                            int num_threads) {
+  const std::int64_t capacity = num_tokens + 15 * num_rows;
+  return static_cast<std::size_t>(capacity * kv_heads * (head_dim + round_up(head_dim, 16))) * sizeof(float) + 512 +
+         tile_workspace_bytes(head_dim, num_rows, num_threads);
+}
+std::size_t attention_paged_workspace_bytes(std::int64_t num_rows, int head_dim, int num_threads) {
+  return tile_workspace_bytes(head_dim, num_rows, num_threads);
+}
+std::size_t attention_slots_workspace_bytes(std::int64_t num_rows, int head_dim, int num_threads) {
+  return tile_workspace_bytes(head_dim, num_rows, num_threads);
+}
 
 }  // namespace mstar

@@ -8,6 +8,7 @@
 
 #include "mstar/ops/kv_append/kv_append.h"
 #include "mstar/ops/op_test_support.h"
+#include "mstar/ops/op_test_targets.h"
 
 namespace mstar {
 namespace {
@@ -67,47 +68,49 @@ const std::vector<AttentionCase> kCases = {
 class DenseAttention : public testing::TestWithParam<bool> {};
 
 TEST_P(DenseAttention, MatchesDoubles) {
-  Host host(2);
-  auto cases = kCases;
-  cases.push_back({3, 3, 72, {20, 150}, {}});
-  cases.push_back({2, 1, 7, {1, 9}, {}});
-  for (const AttentionCase& c : cases) {
-    const auto offsets = offsets_of(c.counts);
-    const std::int64_t tokens = offsets.back(), row = (c.heads + 2 * c.kv_heads) * c.d;
-    auto qkv = random_floats(tokens * row, 5);
-    Guarded out(tokens, c.heads * c.d, c.heads * c.d + 3);
-    const auto slice = [&](std::int64_t at, int heads) {
-      TensorView view(qkv.data() + at, DType::f32, {tokens, heads, c.d});
-      view.strides[0] = row;
-      return view;
-    };
-    DenseAttentionArgs args;
-    args.q = slice(0, c.heads);
-    args.k = slice(c.heads * c.d, c.kv_heads);
-    args.v = slice((c.heads + c.kv_heads) * c.d, c.kv_heads);
-    args.rows = ragged(offsets);
-    args.scale = 1.0f / std::sqrt(static_cast<float>(c.d));
-    args.causal = GetParam();
-    args.out = TensorView(out.view().pointer, DType::f32, {tokens, c.heads, c.d});
-    args.out.strides[0] = c.heads * c.d + 3;
-    ASSERT_TRUE(attention_dense(host.context(), args));
-    EXPECT_TRUE(out.guards_intact());
-    for (std::size_t r = 0; r < c.counts.size(); ++r) {
-      for (int i = 0; i < c.counts[r]; ++i) {
-        for (int h = 0; h < c.heads; ++h) {
-          const float* base = qkv.data() + offsets[r] * row;
-          const int kv = h / (c.heads / c.kv_heads);
-          const auto expected = exactly(
-              base + i * row + h * c.d, c.d, args.scale, GetParam() ? i + 1 : c.counts[r],
-              [&](std::int64_t p) { return base + p * row + (c.heads + kv) * c.d; },
-              [&](std::int64_t p) { return base + p * row + (c.heads + c.kv_heads + kv) * c.d; });
-          for (int j = 0; j < c.d; ++j)
-            ASSERT_NEAR(out.at(offsets[r] + i, h * c.d + j), expected[static_cast<std::size_t>(j)], 1e-5)
-                << c.d << " " << i;
+  on_every_target([&] {
+    Host host(2);
+    auto cases = kCases;
+    cases.push_back({3, 3, 72, {20, 150}, {}});
+    cases.push_back({2, 1, 7, {1, 9}, {}});
+    for (const AttentionCase& c : cases) {
+      const auto offsets = offsets_of(c.counts);
+      const std::int64_t tokens = offsets.back(), row = (c.heads + 2 * c.kv_heads) * c.d;
+      auto qkv = random_floats(tokens * row, 5);
+      Guarded out(tokens, c.heads * c.d, c.heads * c.d + 3);
+      const auto slice = [&](std::int64_t at, int heads) {
+        TensorView view(qkv.data() + at, DType::f32, {tokens, heads, c.d});
+        view.strides[0] = row;
+        return view;
+      };
+      DenseAttentionArgs args;
+      args.q = slice(0, c.heads);
+      args.k = slice(c.heads * c.d, c.kv_heads);
+      args.v = slice((c.heads + c.kv_heads) * c.d, c.kv_heads);
+      args.rows = ragged(offsets);
+      args.scale = 1.0f / std::sqrt(static_cast<float>(c.d));
+      args.causal = GetParam();
+      args.out = TensorView(out.view().pointer, DType::f32, {tokens, c.heads, c.d});
+      args.out.strides[0] = c.heads * c.d + 3;
+      ASSERT_TRUE(attention_dense(host.context(), args));
+      EXPECT_TRUE(out.guards_intact());
+      for (std::size_t r = 0; r < c.counts.size(); ++r) {
+        for (int i = 0; i < c.counts[r]; ++i) {
+          for (int h = 0; h < c.heads; ++h) {
+            const float* base = qkv.data() + offsets[r] * row;
+            const int kv = h / (c.heads / c.kv_heads);
+            const auto expected = exactly(
+                base + i * row + h * c.d, c.d, args.scale, GetParam() ? i + 1 : c.counts[r],
+                [&](std::int64_t p) { return base + p * row + (c.heads + kv) * c.d; },
+                [&](std::int64_t p) { return base + p * row + (c.heads + c.kv_heads + kv) * c.d; });
+            for (int j = 0; j < c.d; ++j)
+              ASSERT_NEAR(out.at(offsets[r] + i, h * c.d + j), expected[static_cast<std::size_t>(j)], 1e-5)
+                  << c.d << " " << i;
+          }
         }
       }
     }
-  }
+  });
 }
 INSTANTIATE_TEST_SUITE_P(Causal, DenseAttention, testing::Bool());
 
@@ -186,114 +189,131 @@ class PagedRows {
 };
 
 TEST(PagedAttention, MatchesDoubles) {
-  Host host(2);
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    const double tolerance = dtype == DType::f32 ? 1e-5 : dtype == DType::f16 ? 4e-3 : 3e-2;
-    for (const AttentionCase& c : kCases) {
-      for (const int page_tokens : {16, 32, 64}) {
-        PagedRows rows(c, page_tokens, dtype);
-        const std::vector<std::int32_t> zero(c.counts.size(), 0);
-        rows.step(host, zero, c.before);
-        const Guarded out = rows.step(host, c.before, rows.totals());
-        std::int64_t token = 0;
-        for (std::size_t r = 0; r < c.counts.size(); ++r) {
-          for (int i = 0; i < c.counts[r]; ++i, ++token) {
-            for (int h = 0; h < c.heads; ++h) {
-              const auto expected = rows.expected(r, c.before[r] + i, h);
-              for (int j = 0; j < c.d; ++j)
-                ASSERT_NEAR(out.at(token, h * c.d + j), expected[static_cast<std::size_t>(j)], tolerance)
-                    << r << " " << i;
+  on_every_target([&] {
+    Host host(2);
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      const double tolerance = dtype == DType::f32 ? 1e-5 : dtype == DType::f16 ? 4e-3 : 3e-2;
+      for (const AttentionCase& c : kCases) {
+        for (const int page_tokens : {16, 32, 64}) {
+          PagedRows rows(c, page_tokens, dtype);
+          const std::vector<std::int32_t> zero(c.counts.size(), 0);
+          rows.step(host, zero, c.before);
+          const Guarded out = rows.step(host, c.before, rows.totals());
+          std::int64_t token = 0;
+          for (std::size_t r = 0; r < c.counts.size(); ++r) {
+            for (int i = 0; i < c.counts[r]; ++i, ++token) {
+              for (int h = 0; h < c.heads; ++h) {
+                const auto expected = rows.expected(r, c.before[r] + i, h);
+                for (int j = 0; j < c.d; ++j)
+                  ASSERT_NEAR(out.at(token, h * c.d + j), expected[static_cast<std::size_t>(j)], tolerance)
+                      << r << " " << i;
+              }
             }
           }
         }
       }
     }
-  }
+  });
 }
 
 TEST(PagedAttention, ChunksBatchesPagesAndThreadsKeepTheBits) {
-  const AttentionCase c{4, 2, 64, {150, 37, 1}, {0, 0, 0}};
-  const std::vector<std::int32_t> zero(3, 0);
-  Host host(1);
-  PagedRows whole_rows(c, 32, DType::f32);
-  const Guarded whole = whole_rows.step(host, zero, whole_rows.totals());
-  for (const int threads : {2, 3}) {
-    Host other(threads);
-    PagedRows rows(c, 32, DType::f32);
-    EXPECT_TRUE(rows.step(other, zero, rows.totals()).equals(whole));
-  }
-  for (const int page_tokens : {16, 64}) {
-    PagedRows rows(c, page_tokens, DType::f32);
-    EXPECT_TRUE(rows.step(host, zero, rows.totals()).equals(whole));
-  }
-  // Row 0 alone, in chunks: each query as in the whole.
-  for (const int chunk : {1, 2, 3, 5, 7, 12, 13, 100}) {
-    PagedRows rows({4, 2, 64, {150}, {0}}, 32, DType::f32);
-    for (int at = 0; at < 150; at += chunk) {
-      const int end = std::min(at + chunk, 150);
-      const Guarded part = rows.step(host, {at}, {end});
-      for (int i = at; i < end; ++i) ASSERT_TRUE(part.row_equals(i - at, whole, i)) << chunk << " " << i;
+  on_every_target([&] {
+    const AttentionCase c{4, 2, 64, {150, 37, 1}, {0, 0, 0}};
+    const std::vector<std::int32_t> zero(3, 0);
+    Host host(1);
+    PagedRows whole_rows(c, 32, DType::f32);
+    const Guarded whole = whole_rows.step(host, zero, whole_rows.totals());
+    for (const int threads : {2, 3}) {
+      Host other(threads);
+      PagedRows rows(c, 32, DType::f32);
+      EXPECT_TRUE(rows.step(other, zero, rows.totals()).equals(whole));
     }
-  }
+    for (const int page_tokens : {16, 64}) {
+      PagedRows rows(c, page_tokens, DType::f32);
+      EXPECT_TRUE(rows.step(host, zero, rows.totals()).equals(whole));
+    }
+    // Row 0 alone, in chunks: each query as in the whole.
+    for (const int chunk : {1, 2, 3, 5, 7, 12, 13, 100}) {
+      PagedRows rows({4, 2, 64, {150}, {0}}, 32, DType::f32);
+      for (int at = 0; at < 150; at += chunk) {
+        const int end = std::min(at + chunk, 150);
+        const Guarded part = rows.step(host, {at}, {end});
+        for (int i = at; i < end; ++i) ASSERT_TRUE(part.row_equals(i - at, whole, i)) << chunk << " " << i;
+      }
+    }
+  });
+}
+
+TEST(PagedAttention, InstructionSetsGiveTheSameBits) {
+  Host host(2);
+  std::vector<Guarded> outs;
+  on_every_target([&] {
+    PagedRows rows({4, 2, 64, {150, 37, 1}, {0, 0, 0}}, 32, DType::f16);
+    outs.push_back(rows.step(host, {0, 0, 0}, rows.totals()));
+    EXPECT_TRUE(outs.back().equals(outs.front()));
+  });
 }
 
 TEST(SlotAttention, MatchesDoublesAndKeepsBits) {
-  Host host(2);
-  for (const DType dtype : {DType::f32, DType::f16}) {
-    for (const AttentionCase& c : std::vector<AttentionCase>{
-             {2, 2, 64, {1, 5, 30}, {3, 150, 1}}, {8, 8, 64, {1, 2}, {1500, 1499}}, {4, 1, 32, {3}, {300}}}) {
-      const int capacity = 1504, num_slots = 5;
-      const std::size_t bytes = static_cast<std::size_t>(num_slots * capacity * c.kv_heads * c.d) * dtype_bytes(dtype);
-      std::vector<std::byte> k_memory(bytes, std::byte{0xff}), v_memory(bytes, std::byte{0xff});
-      const std::vector<std::int32_t> slots = {4, 0, 2};
-      SlotKvView kv;
-      kv.keys = TensorView(k_memory.data(), dtype, {num_slots, capacity, c.kv_heads, c.d});
-      kv.values = TensorView(v_memory.data(), dtype, {num_slots, capacity, c.kv_heads, c.d});
-      kv.slots = slots.data();
-      kv.lengths = c.before.data();
-      const auto kv_offsets = offsets_of(c.before), offsets = offsets_of(c.counts);
-      auto k = random_floats(kv_offsets.back() * c.kv_heads * c.d, 6),
-           v = random_floats(kv_offsets.back() * c.kv_heads * c.d, 7);
-      auto q = random_floats(offsets.back() * c.heads * c.d, 8);
-      ASSERT_TRUE(kv_store(host.context(),
-                           {heads_view(k, c.kv_heads, c.d), heads_view(v, c.kv_heads, c.d), ragged(kv_offsets), kv}));
-      Guarded out(offsets.back(), c.heads * c.d);
-      SlotAttentionArgs args;
-      args.q = heads_view(q, c.heads, c.d);
-      args.rows = ragged(offsets);
-      args.kv = kv;
-      args.scale = 0.125f;
-      args.out = TensorView(out.view().pointer, DType::f32, {offsets.back(), c.heads, c.d});
-      ASSERT_TRUE(attention_slots(host.context(), args));
-      EXPECT_TRUE(out.guards_intact());
-      for (std::size_t r = 0; r < c.counts.size(); ++r) {
-        for (int i = 0; i < c.counts[r]; ++i) {
-          const std::int64_t token = offsets[r] + i;
-          for (int h = 0; h < c.heads; ++h) {
-            const int head = h / (c.heads / c.kv_heads);
-            const auto expected = exactly(
-                q.data() + (token * c.heads + h) * c.d, c.d, args.scale, c.before[r],
-                [&](std::int64_t p) { return k.data() + ((kv_offsets[r] + p) * c.kv_heads + head) * c.d; },
-                [&](std::int64_t p) { return v.data() + ((kv_offsets[r] + p) * c.kv_heads + head) * c.d; });
-            for (int j = 0; j < c.d; ++j)
-              ASSERT_NEAR(out.at(token, h * c.d + j), expected[static_cast<std::size_t>(j)],
-                          dtype == DType::f32 ? 1e-5 : 4e-3);
+  on_every_target([&] {
+    Host host(2);
+    for (const DType dtype : {DType::f32, DType::f16}) {
+      for (const AttentionCase& c : std::vector<AttentionCase>{
+               {2, 2, 64, {1, 5, 30}, {3, 150, 1}}, {8, 8, 64, {1, 2}, {1500, 1499}}, {4, 1, 32, {3}, {300}}}) {
+        const int capacity = 1504, num_slots = 5;
+        const std::size_t bytes =
+            static_cast<std::size_t>(num_slots * capacity * c.kv_heads * c.d) * dtype_bytes(dtype);
+        std::vector<std::byte> k_memory(bytes, std::byte{0xff}), v_memory(bytes, std::byte{0xff});
+        const std::vector<std::int32_t> slots = {4, 0, 2};
+        SlotKvView kv;
+        kv.keys = TensorView(k_memory.data(), dtype, {num_slots, capacity, c.kv_heads, c.d});
+        kv.values = TensorView(v_memory.data(), dtype, {num_slots, capacity, c.kv_heads, c.d});
+        kv.slots = slots.data();
+        kv.lengths = c.before.data();
+        const auto kv_offsets = offsets_of(c.before), offsets = offsets_of(c.counts);
+        auto k = random_floats(kv_offsets.back() * c.kv_heads * c.d, 6),
+             v = random_floats(kv_offsets.back() * c.kv_heads * c.d, 7);
+        auto q = random_floats(offsets.back() * c.heads * c.d, 8);
+        ASSERT_TRUE(kv_store(host.context(),
+                             {heads_view(k, c.kv_heads, c.d), heads_view(v, c.kv_heads, c.d), ragged(kv_offsets), kv}));
+        Guarded out(offsets.back(), c.heads * c.d);
+        SlotAttentionArgs args;
+        args.q = heads_view(q, c.heads, c.d);
+        args.rows = ragged(offsets);
+        args.kv = kv;
+        args.scale = 0.125f;
+        args.out = TensorView(out.view().pointer, DType::f32, {offsets.back(), c.heads, c.d});
+        ASSERT_TRUE(attention_slots(host.context(), args));
+        EXPECT_TRUE(out.guards_intact());
+        for (std::size_t r = 0; r < c.counts.size(); ++r) {
+          for (int i = 0; i < c.counts[r]; ++i) {
+            const std::int64_t token = offsets[r] + i;
+            for (int h = 0; h < c.heads; ++h) {
+              const int head = h / (c.heads / c.kv_heads);
+              const auto expected = exactly(
+                  q.data() + (token * c.heads + h) * c.d, c.d, args.scale, c.before[r],
+                  [&](std::int64_t p) { return k.data() + ((kv_offsets[r] + p) * c.kv_heads + head) * c.d; },
+                  [&](std::int64_t p) { return v.data() + ((kv_offsets[r] + p) * c.kv_heads + head) * c.d; });
+              for (int j = 0; j < c.d; ++j)
+                ASSERT_NEAR(out.at(token, h * c.d + j), expected[static_cast<std::size_t>(j)],
+                            dtype == DType::f32 ? 1e-5 : 4e-3);
+            }
+            // The query alone.
+            const std::vector<std::int32_t> one = {0, 1};
+            Guarded alone(1, c.heads * c.d);
+            SlotAttentionArgs single = args;
+            single.q = args.q.slice(token, token + 1);
+            single.rows = ragged(one);
+            single.kv.slots += r;
+            single.kv.lengths += r;
+            single.out = TensorView(alone.view().pointer, DType::f32, {1, c.heads, c.d});
+            ASSERT_TRUE(attention_slots(host.context(), single));
+            ASSERT_TRUE(alone.row_equals(0, out, token));
           }
-          // The query alone.
-          const std::vector<std::int32_t> one = {0, 1};
-          Guarded alone(1, c.heads * c.d);
-          SlotAttentionArgs single = args;
-          single.q = args.q.slice(token, token + 1);
-          single.rows = ragged(one);
-          single.kv.slots += r;
-          single.kv.lengths += r;
-          single.out = TensorView(alone.view().pointer, DType::f32, {1, c.heads, c.d});
-          ASSERT_TRUE(attention_slots(host.context(), single));
-          ASSERT_TRUE(alone.row_equals(0, out, token));
         }
       }
     }
-  }
+  });
 }
 
 TEST(KvAppend, RefusesRowsOutsideTheirPages) {
