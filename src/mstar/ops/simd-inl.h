@@ -102,6 +102,32 @@ HWY_INLINE V erf_of(V x) {
   return hn::Div(hn::Mul(c, p), q);
 }
 
+// log10 of positive normal x, to about 1 ulp (Cephes logf, its parts scaled by log10 e and log10 2).
+HWY_INLINE V log10_of(V x) {
+  const auto bits = hn::BitCast(kI, x);
+  // x = m 2^e with m in [sqrt(1/2), sqrt(2)).
+  const auto shifted = hn::Sub(bits, hn::Set(kI, 0x3f3504f3));
+  const V e = hn::ConvertTo(kF, hn::ShiftRight<23>(shifted));
+  const V m = hn::BitCast(kF, hn::Add(hn::And(shifted, hn::Set(kI, 0x007fffff)), hn::Set(kI, 0x3f3504f3)));
+  const V f = hn::Sub(m, hn::Set(kF, 1.0f));
+  const V square = hn::Mul(f, f);
+  V p = hn::Set(kF, 7.0376836292e-2f);
+  p = hn::MulAdd(p, f, hn::Set(kF, -1.1514610310e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kF, 1.1676998740e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kF, -1.2420140846e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kF, 1.4249322787e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kF, -1.6668057665e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kF, 2.0000714765e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kF, -2.4999993993e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kF, 3.3333331174e-1f));
+  const V tail = hn::MulAdd(hn::Mul(p, f), square, hn::Mul(square, hn::Set(kF, -0.5f)));  // log m = f + tail
+  // log10 2 = 0.30102539 (16 bits, so that e times it is exact) + 4.6050390e-6; log10 e likewise.
+  V low = hn::Mul(e, hn::Set(kF, 4.605038981195214e-6f));
+  low = hn::MulAdd(tail, hn::Set(kF, 0.4342944819032518f), low);
+  low = hn::MulAdd(f, hn::Set(kF, 7.00731903251827651e-4f), low);
+  return hn::MulAdd(e, hn::Set(kF, 0.301025390625f), hn::MulAdd(f, hn::Set(kF, 0.43359375f), low));
+}
+
 // x / (1 + e^-z).
 HWY_INLINE V times_sigmoid(V x, V z) { return hn::Div(x, hn::Add(hn::Set(kF, 1.0f), exp_of(hn::Neg(z)))); }
 

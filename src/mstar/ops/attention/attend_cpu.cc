@@ -122,7 +122,7 @@ HWY_INLINE void add_value_columns(const float* HWY_RESTRICT weights, const float
 template <int kRows, class W>
 void add_values(const float* weights, const float* correction, const W* const* units, std::int64_t num_keys,
                 std::int64_t value_width, float* out) {
-  constexpr int kWide = kLanes == 16 ? (kRows <= 2 ? 8 : kRows <= 6 ? 4 : 2) : (kRows == 1 ? 8 : kRows <= 3 ? 4 : 2);
+  constexpr int kWide = kLanes == 16 ? (kRows <= 6 ? 4 : 2) : (kRows == 1 ? 8 : kRows <= 3 ? 4 : 2);
   constexpr int kNarrow = kUnitVectors;
   std::int64_t column = 0;
   for (; column + kWide * kLanes <= value_width; column += kWide * kLanes)

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "mstar/ops/kernel_table.h"
 #include "mstar/ops/mel/mel_kernels.h"
@@ -72,15 +71,6 @@ Status mel_normalise(OpContext& context, const MelNormaliseArgs& args) {
   MSTAR_OP_EXPECT("mel_normalise", is_rows_of(args.x, DType::f32, args.x.dim(0), args.x.dim(1)));
   MSTAR_OP_EXPECT("mel_normalise", is_rows_of(args.out, DType::f32, args.x.dim(0), args.x.dim(1)));
   return run_first_fit(context, args, kNormalise, "mel_normalise");
-}
-
-float mel_maximum(const TensorView& x) {
-  float largest = -std::numeric_limits<float>::infinity();
-  for (std::int64_t row = 0; row < x.dim(0); ++row) {
-    const float* values = x.data<float>() + row * x.stride(0);
-    for (std::int64_t i = 0; i < x.dim(1); ++i) largest = std::max(largest, values[i]);
-  }
-  return largest;
 }
 
 }  // namespace mstar

@@ -1,55 +1,194 @@
-#include <algorithm>
-#include <array>
-#include <cmath>
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "mstar/ops/mel/mel_cpu.cc"
+#include <limits>
 
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "mstar/ops/mel/mel_kernels.h"
+#include "mstar/ops/simd-inl.h"
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
-#pragma GCC target("avx2,fma,f16c")
-#endif
-
+HWY_BEFORE_NAMESPACE();
 namespace mstar {
-namespace {
+namespace HWY_NAMESPACE {
 
-void one_frame(const MelPlan& plan, const float* pcm, float* out, std::int64_t out_stride) {
-  std::array<double, kMelWindowSamples> windowed;
-  for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = pcm[i] * plan.window()[i];
-  std::array<float, kMelBins> power;
-  for (std::size_t bin = 0; bin < power.size(); ++bin) {
-    double real = 0, imaginary = 0;
-    for (std::size_t i = 0; i < windowed.size(); ++i) {
-      const std::size_t turn = bin * i % kMelWindowSamples;
-      real += windowed[i] * plan.cosines()[turn];
-      imaginary += windowed[i] * plan.sines()[turn];
-    }
-    power[bin] = static_cast<float>(real * real + imaginary * imaginary);
+constexpr int kHalf = kMelWindowSamples / 2;  // a real transform of 400 is a complex one of 200 = 4 * 2 * 5 * 5
+
+// Every vector holds the same element of kLanes frames, so a frame's arithmetic does not depend on its neighbours.
+struct Complex {
+  V real, imaginary;
+};
+HWY_INLINE Complex add(Complex a, Complex b) { return {hn::Add(a.real, b.real), hn::Add(a.imaginary, b.imaginary)}; }
+HWY_INLINE Complex subtract(Complex a, Complex b) {
+  return {hn::Sub(a.real, b.real), hn::Sub(a.imaginary, b.imaginary)};
+}
+HWY_INLINE Complex times_minus_i(Complex a) { return {a.imaginary, hn::Neg(a.real)}; }
+HWY_INLINE Complex multiply(Complex a, float real, float imaginary) {
+  const V r = hn::Set(kF, real), i = hn::Set(kF, imaginary);
+  return {hn::NegMulAdd(a.imaginary, i, hn::Mul(a.real, r)), hn::MulAdd(a.imaginary, r, hn::Mul(a.real, i))};
+}
+
+struct Buffer {
+  float values[kHalf][2][kLanes];
+  HWY_INLINE Complex at(int i) const { return {hn::Load(kF, values[i][0]), hn::Load(kF, values[i][1])}; }
+  HWY_INLINE void set(int i, Complex c) {
+    hn::Store(c.real, kF, values[i][0]);
+    hn::Store(c.imaginary, kF, values[i][1]);
   }
-  for (int m = 0; m < plan.num_mels(); ++m) {
-    const float* filter = plan.filters().data() + static_cast<std::size_t>(m) * kMelBins;
-    float sum = 0;
-    for (int bin = plan.first_bin(m); bin < plan.last_bin(m); ++bin)
-      sum += filter[bin] * power[static_cast<std::size_t>(bin)];
-    out[m * out_stride] = std::log10(std::max(sum, 1e-10f));
+};
+
+template <int kRadix>
+HWY_INLINE void butterfly(Complex* x);
+
+template <>
+HWY_INLINE void butterfly<2>(Complex* x) {
+  const Complex a = x[0];
+  x[0] = add(a, x[1]);
+  x[1] = subtract(a, x[1]);
+}
+template <>
+HWY_INLINE void butterfly<4>(Complex* x) {
+  const Complex a = add(x[0], x[2]), b = subtract(x[0], x[2]), c = add(x[1], x[3]),
+                d = times_minus_i(subtract(x[1], x[3]));
+  x[0] = add(a, c);
+  x[1] = add(b, d);
+  x[2] = subtract(a, c);
+  x[3] = subtract(b, d);
+}
+template <>
+HWY_INLINE void butterfly<5>(Complex* x) {
+  // Cosines and sines of 2 pi / 5 and 4 pi / 5.
+  const V c1 = hn::Set(kF, 0.30901699437494742f), c2 = hn::Set(kF, -0.80901699437494742f);
+  const V s1 = hn::Set(kF, 0.95105651629515357f), s2 = hn::Set(kF, 0.58778525229247313f);
+  const Complex a = add(x[1], x[4]), b = add(x[2], x[3]), c = subtract(x[1], x[4]), d = subtract(x[2], x[3]);
+  const Complex even1 = {hn::MulAdd(c2, b.real, hn::MulAdd(c1, a.real, x[0].real)),
+                         hn::MulAdd(c2, b.imaginary, hn::MulAdd(c1, a.imaginary, x[0].imaginary))};
+  const Complex even2 = {hn::MulAdd(c1, b.real, hn::MulAdd(c2, a.real, x[0].real)),
+                         hn::MulAdd(c1, b.imaginary, hn::MulAdd(c2, a.imaginary, x[0].imaginary))};
+  const Complex odd1 = times_minus_i(
+      {hn::MulAdd(s2, d.real, hn::Mul(s1, c.real)), hn::MulAdd(s2, d.imaginary, hn::Mul(s1, c.imaginary))});
+  const Complex odd2 = times_minus_i(
+      {hn::NegMulAdd(s1, d.real, hn::Mul(s2, c.real)), hn::NegMulAdd(s1, d.imaginary, hn::Mul(s2, c.imaginary))});
+  x[0] = add(x[0], add(a, b));
+  x[1] = add(even1, odd1);
+  x[4] = subtract(even1, odd1);
+  x[2] = add(even2, odd2);
+  x[3] = subtract(even2, odd2);
+}
+
+// One Stockham pass after `done` = the product of the earlier radices.
+template <int kRadix>
+HWY_INLINE void pass(const MelPlan& plan, int done, const Buffer& from, Buffer& to) {
+  const int inner = kHalf / (done * kRadix);
+  for (int k = 0; k < done; ++k) {
+    for (int i = 0; i < inner; ++i) {
+      Complex x[kRadix];
+      for (int j = 0; j < kRadix; ++j) x[j] = from.at(i + inner * (j + kRadix * k));
+      butterfly<kRadix>(x);
+      to.set(i + inner * k, x[0]);
+      for (int j = 1; j < kRadix; ++j) {
+        const auto turn = static_cast<std::size_t>(2 * j * done * i);  // of 400
+        to.set(i + inner * (k + done * j), multiply(x[j], plan.cosines()[turn], plan.sines()[turn]));
+      }
+    }
   }
 }
 
-}  // namespace
+// |transform|^2 of the packed real frames in z, for bins 0..200.
+HWY_INLINE void power_of(const MelPlan& plan, const Buffer& z, float (*power)[kLanes]) {
+  const V half = hn::Set(kF, 0.5f);
+  for (int bin = 0; bin <= kHalf; ++bin) {
+    const Complex a = z.at(bin % kHalf), b = z.at((kHalf - bin) % kHalf);
+    // Even samples: (a + conj b) / 2; odd ones: (a - conj b) / 2i, turned by the bin's twiddle.
+    const Complex even = {hn::Mul(half, hn::Add(a.real, b.real)), hn::Mul(half, hn::Sub(a.imaginary, b.imaginary))};
+    const Complex odd = {hn::Mul(half, hn::Add(a.imaginary, b.imaginary)), hn::Mul(half, hn::Sub(b.real, a.real))};
+    const auto turn = static_cast<std::size_t>(bin);
+    const Complex x = add(even, multiply(odd, plan.cosines()[turn], plan.sines()[turn]));
+    hn::Store(hn::MulAdd(x.real, x.real, hn::Mul(x.imaginary, x.imaginary)), kF, power[bin]);
+  }
+}
+
+// Frames [first, first + count), count <= kLanes.
+void mel_of_frames(const LogMelArgs& args, std::int64_t first, int count) {
+  const MelPlan& plan = *args.plan;
+  HWY_ALIGN Buffer a, b;
+  HWY_ALIGN float power[kMelBins][kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    // Lanes without a frame repeat the last one.
+    const float* pcm = args.pcm.data<float>() + (first + HWY_MIN(lane, count - 1)) * kMelHopSamples;
+    for (int i = 0; i < kMelWindowSamples; ++i)
+      a.values[i / 2][i % 2][lane] = pcm[i] * plan.window()[static_cast<std::size_t>(i)];
+  }
+  pass<4>(plan, 1, a, b);
+  pass<2>(plan, 4, b, a);
+  pass<5>(plan, 8, a, b);
+  pass<5>(plan, 40, b, a);
+  power_of(plan, a, power);
+  for (int m = 0; m < plan.num_mels(); ++m) {
+    const float* filter = plan.filters().data() + static_cast<std::size_t>(m) * kMelBins;
+    V sum = hn::Zero(kF);
+    for (int bin = plan.first_bin(m); bin < plan.last_bin(m); ++bin)
+      sum = hn::MulAdd(hn::Set(kF, filter[bin]), hn::Load(kF, power[bin]), sum);
+    store_up_to(log10_of(hn::Max(sum, hn::Set(kF, 1e-10f))), args.out.data<float>() + m * args.out.stride(0) + first,
+                count);
+  }
+}
+
+void log_mel_frames(OpContext& context, const LogMelArgs& args) {
+  const std::int64_t frames = args.out.dim(1);
+  context.parallel_for((frames + kLanes - 1) / kLanes, [&](std::int64_t tile, int) HWY_ATTR {
+    mel_of_frames(args, tile * kLanes, static_cast<int>(HWY_MIN(frames - tile * kLanes, std::int64_t{kLanes})));
+  });
+}
+
+void normalise_row(const float* x, std::int64_t count, float maximum, float* out) {
+  const V floor = hn::Set(kF, maximum - 8.0f), four = hn::Set(kF, 4.0f), quarter = hn::Set(kF, 0.25f);
+  for_lanes(count, [&](std::int64_t i, int lanes) HWY_ATTR {
+    store_up_to(hn::Mul(hn::Add(hn::Max(load_up_to(x + i, lanes), floor), four), quarter), out + i, lanes);
+  });
+}
+
+float largest_of_row(const float* x, std::int64_t count) {
+  V largest = hn::Set(kF, -std::numeric_limits<float>::infinity());
+  for_lanes(count, [&](std::int64_t i, int lanes) HWY_ATTR {
+    const V value = load_up_to(x + i, lanes);
+    largest = hn::Max(largest, lanes == kLanes
+                                   ? value
+                                   : hn::IfThenElse(hn::FirstN(kF, static_cast<std::size_t>(lanes)), value, largest));
+  });
+  return hn::GetLane(hn::MaxOfLanes(kF, largest));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mstar
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <algorithm>
+
+namespace mstar {
+HWY_EXPORT(log_mel_frames);
+HWY_EXPORT(normalise_row);
+HWY_EXPORT(largest_of_row);
 
 Status log_mel_cpu(OpContext& context, const LogMelArgs& args) {
-  context.parallel_for(args.out.dim(1), [&](std::int64_t frame, int) {
-    one_frame(*args.plan, args.pcm.data<float>() + frame * kMelHopSamples, args.out.data<float>() + frame,
-              args.out.stride(0));
-  });
+  HWY_DYNAMIC_DISPATCH(log_mel_frames)(context, args);
   return {};
 }
 
 Status mel_normalise_cpu(OpContext& context, const MelNormaliseArgs& args) {
   context.parallel_for(args.x.dim(0), [&](std::int64_t row, int) {
-    const float* x = args.x.data<float>() + row * args.x.stride(0);
-    float* out = args.out.data<float>() + row * args.out.stride(0);
-    for (std::int64_t i = 0; i < args.x.dim(1); ++i) out[i] = (std::max(x[i], args.maximum - 8.0f) + 4.0f) / 4.0f;
+    HWY_DYNAMIC_DISPATCH(normalise_row)
+    (args.x.data<float>() + row * args.x.stride(0), args.x.dim(1), args.maximum,
+     args.out.data<float>() + row * args.out.stride(0));
   });
   return {};
 }
 
+float mel_maximum(const TensorView& x) {
+  float largest = -std::numeric_limits<float>::infinity();
+  for (std::int64_t row = 0; row < x.dim(0); ++row)
+    largest = std::max(largest, HWY_DYNAMIC_DISPATCH(largest_of_row)(x.data<float>() + row * x.stride(0), x.dim(1)));
+  return largest;
+}
+
 }  // namespace mstar
+#endif
