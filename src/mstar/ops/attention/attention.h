@@ -26,8 +26,8 @@ struct DenseAttentionArgs {
 // Errors: internal (shapes). Cost: 4 n^2 heads head_dim flop a row.
 Status attention_dense(OpContext& context, const DenseAttentionArgs& args);
 // Arena bytes that a call takes and gives back; also for the calls below.
-std::size_t attention_dense_workspace_bytes(std::int64_t num_tokens, std::int64_t num_rows, int kv_heads, int head_dim,
-                                            int num_threads);
+std::size_t attention_dense_workspace_bytes(std::int64_t num_tokens, int kv_heads, int head_dim, int num_threads,
+                                            std::int64_t num_rows = 1);
 
 struct PagedAttentionArgs {
   TensorView q;  // [tokens, heads, head_dim] f32; tokens may lie apart
@@ -40,7 +40,7 @@ struct PagedAttentionArgs {
 // Causal: query i of row r, which has n queries here, is at position kv.lengths[r] - n + i and sees keys up to itself.
 // head_dim and page_tokens are multiples of 16. Errors: internal (shapes).
 Status attention_paged(OpContext& context, const PagedAttentionArgs& args);
-std::size_t attention_paged_workspace_bytes(std::int64_t num_rows, int head_dim, int num_threads);
+std::size_t attention_paged_workspace_bytes(int head_dim, int num_threads);
 
 struct SlotAttentionArgs {
   TensorView q;  // [tokens, heads, head_dim] f32; tokens may lie apart
@@ -53,6 +53,6 @@ struct SlotAttentionArgs {
 // Cross attention: each query of row r sees the kv.lengths[r] tokens of its slot. head_dim and capacity are multiples
 // of 16. Errors: internal (shapes).
 Status attention_slots(OpContext& context, const SlotAttentionArgs& args);
-std::size_t attention_slots_workspace_bytes(std::int64_t num_rows, int head_dim, int num_threads);
+std::size_t attention_slots_workspace_bytes(int head_dim, int num_threads);
 
 }  // namespace mstar

@@ -20,6 +20,39 @@ struct RowTiles {
   std::int64_t pairs, tiles, height;
 };
 
+// Which row a tile belongs to. When all rows have equally many (decode) that is a division; else the rows are walked.
+class TileMap {
+ public:
+  TileMap(const RaggedView& rows, std::int64_t kv_heads, std::int64_t group)
+      : rows_(rows), kv_heads_(kv_heads), group_(group) {
+    for (int r = 0; r < rows.num_rows; ++r) {
+      const std::int64_t tiles = tiles_of(r);
+      equal_ = r == 0 || tiles == each_ ? equal_ : false;
+      each_ = tiles;
+      num_tiles_ += tiles;
+    }
+  }
+  std::int64_t num_tiles() const { return num_tiles_; }
+  struct Found {
+    int row;
+    std::int64_t within;
+  };
+  Found find(std::int64_t tile) const {
+    if (equal_) return {static_cast<int>(tile / each_), tile % each_};
+    int row = 0;
+    for (std::int64_t tiles; tile >= (tiles = tiles_of(row)); ++row) tile -= tiles;
+    return {row, tile};
+  }
+
+ private:
+  std::int64_t tiles_of(int row) const {
+    return kv_heads_ * RowTiles(rows_.offsets[row + 1] - rows_.offsets[row], group_).tiles;
+  }
+  const RaggedView& rows_;
+  std::int64_t kv_heads_, group_, each_ = 0, num_tiles_ = 0;
+  bool equal_ = true;
+};
+
 // units(row, kv_head) -> KvUnits; keys_of(row, query, num_queries) -> keys that the query sees.
 template <class Units, class KeysOf>
 void attend_rows(OpContext& context, const TensorView& q, const TensorView& out, const RaggedView& rows,
@@ -29,20 +62,13 @@ void attend_rows(OpContext& context, const TensorView& q, const TensorView& out,
   const std::size_t scratch_floats = attend_scratch_floats(d);
   auto* scratch = static_cast<float*>(
       context.arena.take(scratch_floats * sizeof(float) * static_cast<std::size_t>(context.num_threads())));
-  // first_tile[r]: tiles of the rows before r, over all kv heads.
-  auto* first_tile = static_cast<std::int64_t*>(
-      context.arena.take(sizeof(std::int64_t) * static_cast<std::size_t>(rows.num_rows + 1)));
-  first_tile[0] = 0;
-  for (int r = 0; r < rows.num_rows; ++r)
-    first_tile[r + 1] = first_tile[r] + kv_heads * RowTiles(rows.offsets[r + 1] - rows.offsets[r], group).tiles;
-
-  context.parallel_for(first_tile[rows.num_rows], [&](std::int64_t index, int thread) {
-    const int row =
-        static_cast<int>(std::upper_bound(first_tile, first_tile + rows.num_rows + 1, index) - first_tile) - 1;
+  const TileMap map(rows, kv_heads, group);
+  context.parallel_for(map.num_tiles(), [&](std::int64_t index, int thread) {
+    const auto [row, within] = map.find(index);
     const std::int64_t first = rows.offsets[row], n = rows.offsets[row + 1] - first;
     const RowTiles shape(n, group);
-    const std::int64_t kv_head = (index - first_tile[row]) / shape.tiles;
-    const std::int64_t begin = (index - first_tile[row]) % shape.tiles * shape.height;
+    const std::int64_t kv_head = within / shape.tiles;
+    const std::int64_t begin = within % shape.tiles * shape.height;
     AttendTile tile;
     tile.kv = units(row, kv_head);
     tile.head_dim = d;
@@ -59,9 +85,8 @@ void attend_rows(OpContext& context, const TensorView& q, const TensorView& out,
   context.arena.rewind(mark);
 }
 
-std::size_t tile_workspace_bytes(std::int64_t head_dim, std::int64_t num_rows, int num_threads) {
-  return attend_scratch_floats(head_dim) * sizeof(float) * static_cast<std::size_t>(num_threads) +
-         sizeof(std::int64_t) * static_cast<std::size_t>(num_rows + 1) + 512;
+std::size_t tile_workspace_bytes(std::int64_t head_dim, int num_threads) {
+  return attend_scratch_floats(head_dim) * sizeof(float) * static_cast<std::size_t>(num_threads) + 256;
 }
 
 }  // namespace
@@ -148,17 +173,17 @@ Status attention_slots_cpu(OpContext& context, const SlotAttentionArgs& args) {
   return {};
 }
 
-std::size_t attention_dense_workspace_bytes(std::int64_t num_tokens, std::int64_t num_rows, int kv_heads, int head_dim,
-                                            int num_threads) {
+std::size_t attention_dense_workspace_bytes(std::int64_t num_tokens, int kv_heads, int head_dim, int num_threads,
+                                            std::int64_t num_rows) {
   const std::int64_t capacity = num_tokens + 15 * num_rows;
   return static_cast<std::size_t>(capacity * kv_heads * (head_dim + round_up(head_dim, 16))) * sizeof(float) + 512 +
-         tile_workspace_bytes(head_dim, num_rows, num_threads);
+         tile_workspace_bytes(head_dim, num_threads);
 }
-std::size_t attention_paged_workspace_bytes(std::int64_t num_rows, int head_dim, int num_threads) {
-  return tile_workspace_bytes(head_dim, num_rows, num_threads);
+std::size_t attention_paged_workspace_bytes(int head_dim, int num_threads) {
+  return tile_workspace_bytes(head_dim, num_threads);
 }
-std::size_t attention_slots_workspace_bytes(std::int64_t num_rows, int head_dim, int num_threads) {
-  return tile_workspace_bytes(head_dim, num_rows, num_threads);
+std::size_t attention_slots_workspace_bytes(int head_dim, int num_threads) {
+  return tile_workspace_bytes(head_dim, num_threads);
 }
 
 }  // namespace mstar

@@ -69,7 +69,6 @@ class DenseAttention : public testing::TestWithParam<bool> {};
 
 TEST_P(DenseAttention, MatchesDoubles) {
   on_every_target([&] {
-    Host host(2);
     auto cases = kCases;
     cases.push_back({3, 3, 72, {20, 150}, {}});
     cases.push_back({2, 1, 7, {1, 9}, {}});
@@ -92,6 +91,7 @@ TEST_P(DenseAttention, MatchesDoubles) {
       args.causal = GetParam();
       args.out = TensorView(out.view().pointer, DType::f32, {tokens, c.heads, c.d});
       args.out.strides[0] = c.heads * c.d + 3;
+      Host host(2, attention_dense_workspace_bytes(tokens, c.kv_heads, c.d, 2, args.rows.num_rows));
       ASSERT_TRUE(attention_dense(host.context(), args));
       EXPECT_TRUE(out.guards_intact());
       for (std::size_t r = 0; r < c.counts.size(); ++r) {
