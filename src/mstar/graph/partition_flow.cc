@@ -129,13 +129,14 @@ void PartitionState::State::send(EdgeIndex edge_index, const LoopPath& path, Val
 }
 
 void PartitionState::State::travel(const Output& out, Values&& values, Effects& effects) {
-  for (const decl::PartitionRef to : out.streams_to) {
+  if (!out.streams_to.empty()) {
     const auto at =
         std::find_if(produced.begin(), produced.end(), [&](const Produced& p) { return p.port == out.port; });
     Produced& counter = at != produced.end() ? *at : produced.emplace_back(Produced{out.port, 0, 0});
-    effects.items.push_back(
-        {to, placed->stream_worker(to, out.port), {out.port, counter.base + counter.count, values}});
-    if (&to == &out.streams_to.back()) counter.count += static_cast<std::int64_t>(values.size());
+    for (const decl::PartitionRef to : out.streams_to)
+      effects.items.push_back(
+          {to, placed->stream_worker(to, out.port), {out.port, counter.base + counter.count, values}});
+    counter.count += static_cast<std::int64_t>(values.size());
   }
   if (out.to_client) effects.client.push_back({out.port, out.keep ? values : std::move(values)});
   if (!out.keep) return;
