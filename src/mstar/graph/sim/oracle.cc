@@ -92,12 +92,10 @@ bool Oracle::expected(decl::PartitionRef partition, NodeIndex node, std::size_t 
 Ids Oracle::last_travelled(decl::PartitionRef partition, decl::PortRef port) const {
   const Pass& pass = passes_.at(partition);
   Ids last;
-  std::int64_t latest = -1;
-  for (const auto& [key, records] : pass.log) {
+  for (const auto& [key, records] : pass.log) {  // in the order of the walk's nodes
     const decl::FlowOutput& out =
         flow(pass).nodes[static_cast<std::size_t>(key.first)].outputs[static_cast<std::size_t>(key.second)];
-    if (out.port != port || out.travel_depth < 0 || records.back().ids.back() < latest) continue;
-    latest = records.back().ids.back();
+    if (out.port != port || out.travel_depth < 0) continue;
     last = value_at(pass, key.first, key.second, out.travel_depth, records.back().path);
   }
   return last;
