@@ -20,9 +20,9 @@ class Faults {
     for (const auto& each : list) {
       const std::string& name = name_of(each);
       if (name.empty())
-        add("a " + kind + " has no name");
+        add(kind + " without a name");
       else if (!seen.insert(name).second)
-        add("two " + kind + "s are named '" + name + "'");
+        add(kind + " name '" + name + "' is taken twice");
     }
   }
   std::vector<std::string> list() && { return std::move(list_); }

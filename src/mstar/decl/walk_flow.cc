@@ -10,7 +10,7 @@ struct Visible {
   PortRef port;
   int node = -1;
   int output = -1;
-  bool looped_back = false;  // by the loop that exports it: it continues an earlier writer's value
+  bool looped_back = false;  // by a loop round it: it continues an earlier writer's value
 };
 struct Open {
   int node = -1;
@@ -19,8 +19,8 @@ struct Open {
 // What a section shows to the sections round it.
 struct Boundary {
   std::vector<Visible> visible;
-  std::vector<Open> open;      // inputs without a first source so far
-  std::set<PortRef> enclosed;  // made in a loop that doesn't export them
+  std::vector<Open> open;         // inputs without a first source so far
+  std::vector<Visible> enclosed;  // made in a loop that doesn't export them
 };
 
 class Tracer {
@@ -69,22 +69,27 @@ class Tracer {
       Boundary b = section(each);
       for (const Open& open : b.open) {
         const PortRef port = port_of(open);
-        if (all.enclosed.count(port))
+        if (find(all.enclosed, port))
           fault("'" + name(port) + "' is read by " + at(open.node) +
                 " after a loop that makes it but does not export it");
         else if (connect(open, all.visible))
           continue;
         all.open.push_back(open);
       }
-      all.enclosed.insert(b.enclosed.begin(), b.enclosed.end());
-      for (const Visible& v : b.visible) {
-        all.enclosed.erase(v.port);
-        if (Visible* earlier = find(all.visible, v.port)) {
-          if (!v.looped_back) two_writers(*earlier, v);
-          *earlier = v;
-        } else {
-          all.visible.push_back(v);
+      for (const std::vector<Visible>* writers : {&b.enclosed, &b.visible})
+        for (const Visible& v : *writers) {
+          const Visible* earlier = find(all.visible, v.port);
+          if (const Visible* hidden = find(all.enclosed, v.port))
+            two_writers(*hidden, v);
+          else if (earlier && !v.looped_back)
+            two_writers(*earlier, v);
         }
+      add_new(b.enclosed, all.enclosed);
+      for (const Visible& v : b.visible) {
+        if (Visible* earlier = find(all.visible, v.port))
+          *earlier = v;
+        else
+          all.visible.push_back(v);
       }
     }
     return all;
@@ -101,14 +106,13 @@ class Tracer {
       for (const Open& open : parts[i].open)
         if (!connect(open, others)) all.open.push_back(open);
     }
-    for (Boundary& part : parts) {
-      for (const Visible& v : part.visible) {
-        if (const Visible* earlier = find(all.visible, v.port))
-          two_writers(*earlier, v);
-        else
-          all.visible.push_back(v);
-      }
-      all.enclosed.insert(part.enclosed.begin(), part.enclosed.end());
+    for (const Boundary& part : parts) {
+      for (const std::vector<Visible>* writers : {&part.enclosed, &part.visible})
+        for (const Visible& v : *writers)
+          for (const std::vector<Visible>* others : {&all.enclosed, &all.visible})
+            if (const Visible* other = find(*others, v.port)) two_writers(*other, v);
+      add_new(part.enclosed, all.enclosed);
+      add_new(part.visible, all.visible);
     }
     return all;
   }
@@ -132,7 +136,10 @@ class Tracer {
       looped.insert(v->port);
     }
     out.enclosed = body.enclosed;
-    for (const Visible& v : body.visible) out.enclosed.insert(v.port);
+    for (Visible v : body.visible) {
+      v.looped_back = looped.count(v.port) > 0;
+      if (!find(out.enclosed, v.port)) out.enclosed.push_back(v);
+    }
     add_exports(spec, index, spec.outputs, false, body, looped, out);
     add_exports(spec, index, spec.accumulated, true, body, looped, out);
     return out;
@@ -146,13 +153,20 @@ class Tracer {
         fault("loop '" + spec.name + "' exports '" + name(port) + "', which its body does not make");
         continue;
       }
+      if (find(body.enclosed, port)) {
+        fault("loop '" + spec.name + "' exports '" + name(port) +
+              "', which a loop inside of it makes anew but does not export");
+        continue;
+      }
       if (find(out.visible, port)) {
         fault("loop '" + spec.name + "' exports '" + name(port) + "' more than once");
         continue;
       }
       flow_.loops[static_cast<std::size_t>(index)].exports.push_back({v->node, v->output, all});
       out.visible.push_back({port, v->node, v->output, looped.count(port) > 0});
-      out.enclosed.erase(port);
+      out.enclosed.erase(
+          std::remove_if(out.enclosed.begin(), out.enclosed.end(), [port](const Visible& e) { return e.port == port; }),
+          out.enclosed.end());
     }
   }
 
@@ -229,6 +243,10 @@ class Tracer {
     fault("parts wait for each other: " + parts);
   }
 
+  static void add_new(const std::vector<Visible>& from, std::vector<Visible>& list) {
+    for (const Visible& v : from)
+      if (!find(list, v.port)) list.push_back(v);
+  }
   static Visible* find(std::vector<Visible>& list, PortRef port) {
     for (Visible& v : list)
       if (v.port == port) return &v;

@@ -39,15 +39,26 @@ LoopPath PartitionState::State::path_of(NodeIndex node, int depth) const {
   return path;
 }
 
+// Whether the input still waits for this source in the iteration that runs.
+bool PartitionState::State::wants(const Edge& edge, const Target& target) const {
+  if (!is_local(target.node)) return false;
+  const NodeState& node = nodes[target.node];
+  if (node.phase != Phase::idle || (node.present & bit(target.slot))) return false;
+  const Node& spec = walk->nodes[target.node];
+  const std::uint8_t backs = walk->slot(target.node, target.slot).back_levels;
+  for (std::size_t d = edge.depth; d < spec.depth; ++d)
+    if ((backs & (2U << d)) && loops[spec.loops[d]].iteration > 0) return false;
+  return true;
+}
+
 void PartitionState::State::put(EdgeIndex edge_index, Values&& values) {
   const Edge& edge = walk->edges[edge_index];
   const Target* last = nullptr;
   for (const Target& target : edge.targets)
-    if (is_local(target.node)) last = &target;
+    if (wants(edge, target)) last = &target;
   for (const Target& target : edge.targets) {
-    if (!is_local(target.node)) continue;
+    if (!wants(edge, target)) continue;
     NodeState& node = nodes[target.node];
-    if (node.phase == Phase::done || (node.present & bit(target.slot))) continue;
     Values& to = now(target.node, target.slot);
     to = &target == last ? std::move(values) : Values(values);
     const Slot& spec = walk->slot(target.node, target.slot);
@@ -128,20 +139,27 @@ void PartitionState::State::send(EdgeIndex edge_index, const LoopPath& path, Val
   early.push_back({pass, edge_index, path, std::move(values)});
 }
 
-void PartitionState::State::travel(const Output& out, Values&& values, Effects& effects) {
-  for (const decl::PartitionRef to : out.streams_to) {
+void PartitionState::State::travel(NodeIndex node, const Output& out, Values&& values, Effects& effects) {
+  if (!out.streams_to.empty()) {
     const auto at =
         std::find_if(produced.begin(), produced.end(), [&](const Produced& p) { return p.port == out.port; });
     Produced& counter = at != produced.end() ? *at : produced.emplace_back(Produced{out.port, 0, 0});
-    effects.items.push_back(
-        {to, placed->stream_worker(to, out.port), {out.port, counter.base + counter.count, values}});
-    if (&to == &out.streams_to.back()) counter.count += static_cast<std::int64_t>(values.size());
+    for (const decl::PartitionRef to : out.streams_to)
+      effects.items.push_back(
+          {to, placed->stream_worker(to, out.port), {out.port, counter.base + counter.count, values}});
+    counter.count += static_cast<std::int64_t>(values.size());
   }
   if (out.to_client) effects.client.push_back({out.port, out.keep ? values : std::move(values)});
   if (!out.keep) return;
-  const auto at = std::find_if(written.begin(), written.end(), [&](const Kept& k) { return k.port == out.port; });
-  Kept& mine = at != written.end() ? *at : written.emplace_back(Kept{out.port, pass, {}});
-  mine.values = std::move(values);
+  std::size_t i = 0;
+  while (i < written.size() && written[i].port != out.port) ++i;
+  if (i == written.size()) {
+    written.push_back({out.port, pass, {}});
+    written_by.push_back(node);
+  }
+  if (node < written_by[i]) return;
+  written_by[i] = node;
+  written[i].values = std::move(values);
 }
 
 // `depth`: loops round the value where it is now.
@@ -166,7 +184,7 @@ void PartitionState::State::route(NodeIndex node, std::uint8_t output, int depth
       return;
     }
   }
-  if (depth == out.travel_depth) travel(out, std::move(values), effects);
+  if (depth == out.travel_depth) travel(node, out, std::move(values), effects);
 }
 
 void PartitionState::State::stop_after_this(NodeIndex node, LoopIndex index, Effects& effects) {

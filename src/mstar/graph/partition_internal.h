@@ -77,13 +77,14 @@ struct PartitionState::State {
   void replay_early();
 
   // partition_flow.cc
+  bool wants(const Edge& edge, const Target& target) const;
   void put(EdgeIndex edge, Values&& values);       // into the current slots of this worker's targets
   void put_next(EdgeIndex edge, Values&& values);  // into their next-iteration slots
   void check_ready(NodeIndex node);
   bool take_chunks(NodeIndex node);
   void route(NodeIndex node, std::uint8_t output, int depth, Values&& values, Effects& effects);
   void send(EdgeIndex edge, const LoopPath& path, Values&& values, Effects& effects);
-  void travel(const Output& out, Values&& values, Effects& effects);
+  void travel(NodeIndex node, const Output& out, Values&& values, Effects& effects);
   void stop_after_this(NodeIndex node, LoopIndex loop, Effects& effects);
   void finish_member(LoopIndex loop, Effects& effects);
   void advance(LoopIndex loop);
@@ -124,7 +125,8 @@ struct PartitionState::State {
   std::vector<Cached> cached;
   std::vector<LoopState> loops;
   std::vector<WaitingKept> waiting_kept;
-  std::vector<Kept> written;  // Keep ports written in this pass
+  std::vector<Kept> written;          // Keep ports written in this pass
+  std::vector<NodeIndex> written_by;  // by position in `written`: of two writers the later one in the walk wins
   std::vector<Produced> produced;
   std::vector<Reader> readers;  // by stream
   FragmentDone done;

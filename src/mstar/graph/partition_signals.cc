@@ -30,8 +30,8 @@ PartitionState::State::Fit PartitionState::State::place(Delivery& delivery) {
     put_next(delivery.edge, std::move(delivery.values));
     return Fit::next;
   }
-  const NodeState& node = nodes[local->node];
-  if (node.phase != Phase::idle || ((node.present >> local->slot) & 1U)) return Fit::never;
+  if (std::none_of(edge.targets.begin(), edge.targets.end(), [&](const Target& t) { return wants(edge, t); }))
+    return Fit::never;
   put(delivery.edge, std::move(delivery.values));
   return Fit::now;
 }

@@ -91,6 +91,7 @@ void PartitionState::State::arm(const StartPass& start) {
   done.walk = start.walk;
   done.pass = pass;
   written.clear();
+  written_by.clear();
   waiting_kept.clear();
   queue.clear();
   queue_head = num_ready = 0;
@@ -148,6 +149,7 @@ void PartitionState::State::end_pass() {
   loops.clear();
   waiting_kept.clear();
   written.clear();
+  written_by.clear();
   queue.clear();
   queue_head = num_ready = 0;
   const auto old = [&](const auto& each) { return each.pass <= pass; };
