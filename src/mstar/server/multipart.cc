@@ -151,7 +151,9 @@ Result<bool> MultipartReader::after_delimiter() {
 
 Result<bool> MultipartReader::read_headers() {
   const std::size_t end = pending_.find("\r\n\r\n", position_);
-  const std::size_t length = (end == std::string::npos ? pending_.size() : end) - position_;
+  // The last three bytes may belong to the blank line.
+  const std::size_t known = end == std::string::npos ? std::max(pending_.size(), position_ + 3) - 3 : end;
+  const std::size_t length = known - position_;
   if (length > limits_.part_header_bytes) return exhausted("a multipart header is too long");
   if (end == std::string::npos) return false;
   MSTAR_TRY(begin_part(std::string_view(pending_).substr(position_, length)));
