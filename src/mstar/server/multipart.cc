@@ -120,17 +120,15 @@ Result<bool> MultipartReader::advance() {
 
 Result<bool> MultipartReader::skip_preamble() {
   const std::size_t found = pending_.find(delimiter_, position_);
-  if (found != std::string::npos) {
-    position_ = found + delimiter_.size();
-    state_ = State::after_delimiter;
-    return true;
-  }
-  const std::size_t keep = std::min(pending_.size() - position_, delimiter_.size() - 1);
-  preamble_bytes_ += pending_.size() - keep - position_;
-  position_ = pending_.size() - keep;
+  const bool is_found = found != std::string::npos;
+  const std::size_t end =
+      is_found ? found : pending_.size() - std::min(pending_.size() - position_, delimiter_.size() - 1);
+  preamble_bytes_ += end - position_;
   if (preamble_bytes_ > limits_.preamble_bytes)
     return invalid_request("the multipart body does not begin with its boundary");
-  return false;
+  position_ = is_found ? found + delimiter_.size() : end;
+  if (is_found) state_ = State::after_delimiter;
+  return is_found;
 }
 
 Result<bool> MultipartReader::after_delimiter() {
@@ -140,21 +138,22 @@ Result<bool> MultipartReader::after_delimiter() {
     state_ = State::epilogue;
     return false;
   }
-  const std::size_t text = rest.find_first_not_of(" \t");
-  if (text == std::string_view::npos || rest.substr(text) == "\r" || (text == 0 && rest == "-")) {
-    if (rest.size() > limits_.part_header_bytes) return invalid_request("malformed multipart boundary line");
-    return false;
-  }
-  if (!rest.substr(text).starts_with("\r\n")) return invalid_request("malformed multipart boundary line");
+  const std::size_t num_blanks = std::min(rest.size(), rest.find_first_not_of(" \t"));
+  const std::string_view line = rest.substr(num_blanks);
+  if (num_blanks > limits_.part_header_bytes) return invalid_request("malformed multipart boundary line");
+  if (line.empty() || line == "\r" || (num_blanks == 0 && line == "-")) return false;
+  if (!line.starts_with("\r\n")) return invalid_request("malformed multipart boundary line");
   // The line break stays, so that a part without headers looks as one with them.
-  position_ += text;
+  position_ += num_blanks;
   state_ = State::headers;
   return true;
 }
 
 Result<bool> MultipartReader::read_headers() {
   const std::size_t end = pending_.find("\r\n\r\n", position_);
-  const std::size_t length = (end == std::string::npos ? pending_.size() : end) - position_;
+  // The last three bytes may belong to the blank line.
+  const std::size_t known = end == std::string::npos ? std::max(pending_.size(), position_ + 3) - 3 : end;
+  const std::size_t length = known - position_;
   if (length > limits_.part_header_bytes) return exhausted("a multipart header is too long");
   if (end == std::string::npos) return false;
   MSTAR_TRY(begin_part(std::string_view(pending_).substr(position_, length)));

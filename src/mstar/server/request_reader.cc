@@ -249,20 +249,23 @@ class RequestReader::Parser {
   }
 
   std::size_t on_body(std::string_view bytes, error_code& ec) {
+    // What is within the limit is looked at first, so that the answer does not depend on how the body is cut.
+    const std::string_view allowed = bytes.substr(0, config_.body_limit_bytes - body_bytes_);
+    body_bytes_ += allowed.size();
+    if (body_) feed_body(allowed);
+    if (!error_ && allowed.size() < bytes.size()) error_ = too_large();
     ec = {};
-    body_bytes_ += bytes.size();
-    if (body_bytes_ > config_.body_limit_bytes) {
-      error_ = too_large();
-    } else if (body_) {
-      if (!budget_.take(bytes.size())) {
-        error_ = http_error(503, "too much memory is held by other requests' bodies; try again", "overloaded");
-      } else {
-        budgeted_bytes_ += bytes.size();
-        if (Status fed = body_->feed(bytes); !fed) error_ = to_http(fed.error(), Stage::body);
-      }
-    }
     if (error_) ec = http::error::body_limit;
     return bytes.size();
+  }
+
+  void feed_body(std::string_view bytes) {
+    if (!budget_.take(bytes.size())) {
+      error_ = http_error(503, "too much memory is held by other requests' bodies; try again", "overloaded");
+      return;
+    }
+    budgeted_bytes_ += bytes.size();
+    if (Status fed = body_->feed(bytes); !fed) error_ = to_http(fed.error(), Stage::body);
   }
 
   const ServerConfig& config_;

@@ -35,7 +35,7 @@ std::string timestamp(double seconds, char point) {
 // An arrow inside the text would end a cue's timing line for some players.
 std::string cue_text(std::string_view text) {
   std::string out(trim(text));
-  for (std::size_t at = out.find("-->"); at != std::string::npos; at = out.find("-->", at)) out.replace(at, 3, "->");
+  for (std::size_t at = out.find("-->"); at != std::string::npos; at = out.find("-->")) out.replace(at, 3, "->");
   return out;
 }
 
