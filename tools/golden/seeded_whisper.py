@@ -233,11 +233,11 @@ def write_goldens(seed, out, names, ct2):
     ports = {}
     memory = network.encode(mel.astype(np.float64), ports)
     ports["encoder_out"] = memory
-    ports["logits"] = network.decode(tokens, memory, ports)
+    ports["logits"] = network.decode(tokens, network.cross(memory), ports)
     ports["language_probs"] = reference.detect_language(network, ids, memory)
     small = reference.Network(reference.from_ct2(out / "ct2_int8" / "model.bin"))
     ports["int8_encoder_out"] = small.encode(mel.astype(np.float64))
-    ports["int8_logits"] = small.decode(tokens, ports["int8_encoder_out"])
+    ports["int8_logits"] = small.decode(tokens, small.cross(ports["int8_encoder_out"]))
     arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in ports.items()}
     save_file({"mel": mel, "tokens": tokens, **arrays}, out / "ports.safetensors")
     greedy = {"float": greedy_of(network, ids, memory), "int8": greedy_of(small, ids, ports["int8_encoder_out"])}
@@ -251,8 +251,9 @@ def greedy_of(network, ids, memory):
     cases = {}
     for name, prompt in prompts(ids).items():
         first = 5 if name == "early" else 50
-        cases[name] = {"prompt": prompt, "max_initial_timestamp_index": first,
-                       **reference.generate(network, ids, memory, prompt, MAX_LENGTH, first)}
+        result = reference.generate(network, ids, memory, prompt, MAX_LENGTH, first)
+        digits = {key: float("%.10g" % result[key]) for key in ("score", "no_speech_prob", "margin")}
+        cases[name] = {"prompt": prompt, "max_initial_timestamp_index": first, "tokens": result["tokens"], **digits}
     return cases
 
 

@@ -174,26 +174,29 @@ class Network:
             note(ports, "encoder_layer_%d" % index, x)
         return self.norm("encoder/layer_norm", x)
 
-    def decode(self, tokens, memory, ports=None):
-        """All tokens at once (causal) → logits [len, vocab]."""
+    def cross(self, memory):
+        """Keys and values of every cross attention: made once a window."""
+        return [np.split(self.linear(name + "/attention/linear_1", memory), 2, axis=1) for name in self.layers("decoder")]
+
+    def decode(self, tokens, cross, ports=None, rows=slice(None)):
+        """All tokens at once (causal) → logits [len, vocab], or only those of `rows`."""
         embeddings = self.w["decoder/embeddings/weight"]
         x = embeddings[tokens] + self.w["decoder/position_encodings/encodings"][:len(tokens)]
         note(ports, "decoder_in", x)
         for index, name in enumerate(self.layers("decoder")):
             x = self.self_attention(name + "/self_attention", x, self.heads["decoder"], True)
             note(ports, "decoder_layer_%d_self" % index, x)
-            cross = name + "/attention"
-            query = self.linear(cross + "/linear_0", self.norm(cross + "/layer_norm", x))
-            key, value = np.split(self.linear(cross + "/linear_1", memory), 2, axis=1)
+            query = self.linear(name + "/attention/linear_0", self.norm(name + "/attention/layer_norm", x))
             kept = [] if ports is not None else None
-            x = x + self.linear(cross + "/linear_2", self.attend(query, key, value, self.heads["decoder"], False, kept))
+            found = self.attend(query, *cross[index], self.heads["decoder"], False, kept)
+            x = x + self.linear(name + "/attention/linear_2", found)
             note(ports, "decoder_layer_%d_cross" % index, x)
             note(ports, "decoder_layer_%d_cross_scores" % index, kept[0] if kept else None)
             x = self.feed_forward(name, x)
             note(ports, "decoder_layer_%d" % index, x)
         x = self.norm("decoder/layer_norm", x)
         note(ports, "decoder_out", x)
-        return x @ embeddings.T
+        return x[rows] @ embeddings.T
 
 
 def note(ports, name, value):
@@ -257,12 +260,11 @@ def generate(network, ids, memory, prompt, max_length=448, max_initial=50):
     assert end == len(prompt), "forced prefixes are not handled here"
     timestamps = prompt[-1] != ids.no_timestamps
     limit = min(max_length // 2, max_length - (len(prompt) - 1))
-    sampled, total, margin, no_speech = [], 0.0, math.inf, None
+    cross = network.cross(memory)
+    no_speech = float(softmax(network.decode(prompt, cross, rows=sot))[ids.no_speech])
+    sampled, total, margin = [], 0.0, math.inf
     for _ in range(limit):
-        raw = network.decode(list(prompt) + sampled, memory)
-        if no_speech is None:
-            no_speech = float(softmax(raw[sot])[ids.no_speech])
-        logits = raw[-1].copy()
+        logits = network.decode(prompt + sampled, cross, rows=-1)
         gap = apply_rules(logits, sampled, ids, timestamps, max_initial)
         first, second = np.sort(logits)[:-3:-1]
         margin = min(margin, first - second, math.inf if gap is None else abs(gap))
@@ -277,7 +279,7 @@ def generate(network, ids, memory, prompt, max_length=448, max_initial=50):
 
 def detect_language(network, ids, memory):
     """Chances of ids.languages, section 3."""
-    return softmax(network.decode([ids.sot], memory)[0][ids.languages])
+    return softmax(network.decode([ids.sot], network.cross(memory))[0][ids.languages])
 
 
 def split_window(tokens, ids, seek, segment_size):
@@ -326,7 +328,7 @@ def transcribe(network, ids, features, decode_text, language=None, condition=Tru
             text = decode_text([token for token in part if token < ids.eot])
             if start != end and text.strip():
                 history += part
-                segments.append({"start": start, "end": end, "text": text, "tokens": part, "avg_logprob": mean, **result})
+                segments.append({**result, "start": start, "end": end, "text": text, "tokens": part, "avg_logprob": mean})
         if not condition:
             since = len(history)
     return segments
