@@ -164,6 +164,7 @@ Result<Decl> declare_whisper(const ModelSource& source) {
   r.window = d.port({.name = "window", .dtype = DType::i32, .axes = {{"fields", kWindowFields}}, .travel = {Keep{}}});
   r.mel_max = d.port({.name = "mel_max", .dtype = DType::f32, .axes = {{"one", 1}}});
   const PortRef length = d.port({.name = "length", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
+  r.mel = d.port({.name = "mel", .dtype = DType::f32, .axes = {{"mels", c.num_mels}, {"frames", c.window_frames()}}});
   r.states = d.port({.name = "states", .dtype = DType::f32, .axes = {{"positions", c.audio_positions}, {"dim", c.dim}}});
   r.context = d.port({.name = "context", .dtype = DType::i32, .axes = {{"one", 1}}});
   r.language_probs = d.port({.name = "language_probs", .dtype = DType::f32, .axes = {{"languages"}}, .travel = {Keep{}}});
@@ -179,13 +180,14 @@ Result<Decl> declare_whisper(const ModelSource& source) {
 
   const auto audio = d.component(HostComponent{.name = "audio", .make = [config](const RequestParams&) { return make_audio_stage(config); }});
   const auto segment = d.component(HostComponent{.name = "segment", .make = [config](const RequestParams& p) { return make_segment_stage(config, p); }});
+  const auto features = d.component(DeviceComponent{.name = "features", .build = build_whisper_features(r)});
   const auto encoder = d.component(DeviceComponent{.name = "encoder", .build = build_whisper_encoder(r), .homes = {"encoder."}});
   const auto cross = d.component(DeviceComponent{.name = "cross", .build = build_whisper_cross(r), .uses = {r.cross_kv}});
   const auto decoder = d.component(DeviceComponent{.name = "decoder", .build = build_whisper_decoder(r), .homes = {"decoder."}, .uses = {r.self_kv, r.cross_kv, r.sampler},
                                                    .max_batch_rows = 32, .max_batch_tokens = 512});
 
   const auto hear = [&](std::vector<PortRef> decoder_out) {
-    return Sequential{{Run{audio, {file, w.seek}, {r.pcm, r.window, r.mel_max, length}}, Run{encoder, {r.pcm, r.window, r.mel_max}, {r.states}},
+    return Sequential{{Run{audio, {file, w.seek}, {r.pcm, r.window, r.mel_max, length}}, Run{features, {r.pcm, r.window, r.mel_max}, {r.mel}}, Run{encoder, {r.mel}, {r.states}},
                        Run{cross, {r.states}, {r.context}}, Run{decoder, {r.context, r.prompt}, std::move(decoder_out)}}};
   };
   const std::vector<PortRef> firsts = {r.first, r.first_score, r.no_speech};

@@ -1,4 +1,4 @@
-// Whisper's device components: encoder, the writing of its cross keys and values, decoder.
+// Whisper's device components: mel features, encoder, the writing of its cross keys and values, decoder.
 #pragma once
 
 #include "mstar/decl/decl.h"
@@ -8,12 +8,15 @@ namespace mstar::models {
 
 // Ports and resources that the bodies read by reference; filled by declare_whisper.
 struct WhisperRefs {
-  decl::PortRef pcm, window, mel_max, states, context, prompt, token, first, score, first_score, no_speech, language_probs;
+  decl::PortRef pcm, window, mel_max, mel, states, context, prompt, token, first, score, first_score, no_speech, language_probs;
   decl::ResourceRef self_kv, cross_kv, sampler;
   std::shared_ptr<const WhisperConfig> config;  // owners: the declaration's closures and the bodies
 };
 
-// pcm [samples] f32 of the window padded for its mel frames, window [4] i32 (kWindow*), mel_max [1] f32 -> states [positions, dim].
+// pcm [samples] f32 of the window padded for its mel frames, window i32 (kWindow*), mel_max [1] f32 (NaN: the window's own)
+// -> mel [num_mels, window frames], normalised, 0 past the content.
+decl::BuildBody build_whisper_features(const WhisperRefs& refs);
+// mel -> states [positions, dim].
 decl::BuildBody build_whisper_encoder(const WhisperRefs& refs);
 // states -> the request's slot of cross_kv; context [1] i32 tells that it is written.
 decl::BuildBody build_whisper_cross(const WhisperRefs& refs);

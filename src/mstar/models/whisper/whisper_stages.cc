@@ -54,7 +54,9 @@ class AudioStage final : public decl::HostStage {
  private:
   Status open(const HostValue& file) {
     file_ = file;
-    MSTAR_TRY_ASSIGN(AudioSource source, AudioSource::open(file_.bytes(), file_.owner()));
+    auto opened = AudioSource::open(file_.bytes(), file_.owner());
+    if (!opened) return std::move(opened.error()).with_field("file");
+    AudioSource source = std::move(*opened);
     source_ = std::make_unique<AudioSource>(std::move(source));
     MSTAR_TRY(read_until(kMinSamples));
     if (num_samples_ < kMinSamples)
