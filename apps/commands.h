@@ -4,13 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "mstar/base/params.h"
+
 namespace CLI {
 class App;
 }
 
 namespace mstar::apps {
 
-std::string version_text();
+std::string version_text();  // several lines
 
 struct ModelFlags {
   std::string model;
@@ -37,6 +39,10 @@ struct TranscribeFlags {
   std::string language;
   std::string task = "transcribe";
   std::string prompt;
+  std::vector<std::string> param_texts;  // NAME=VALUE
+  Params params;                         // of param_texts
+  bool force = false;
+  bool quiet = false;
 };
 void add_transcribe_flags(CLI::App& command, TranscribeFlags& flags);
 int run_transcribe(const TranscribeFlags& flags);

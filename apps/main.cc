@@ -1,18 +1,17 @@
 // mstar: serve models over HTTP, or run them from the command line.
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <cstdio>
-#include <thread>
 
 #include "commands.h"
 #include "mstar/base/log.h"
 
 int main(int argc, char** argv) {
-  CLI::App app{"M* serves composite, any-to-any multimodal models."};
-  app.set_version_flag("--version", mstar::apps::version_text());
+  CLI::App app{"M* serves composite, any-to-any multimodal models.", "mstar"};
+  app.set_version_flag("--version", [] { return mstar::apps::version_text(); });
   app.require_subcommand(1);
+  app.fallthrough();
   std::string log_level = "info";
-  app.add_option("--log-level", log_level, "trace, debug, info, warn, error or off");
+  app.add_option("--log-level", log_level, "trace, debug, info, warn, error or off")->capture_default_str();
 
   mstar::apps::ServeFlags serve;
   CLI::App* serve_command = app.add_subcommand("serve", "Serve models over HTTP (OpenAI-compatible).");
@@ -24,9 +23,15 @@ int main(int argc, char** argv) {
   CLI::App* inspect_command = app.add_subcommand("inspect", "Print a model's graph, memory and weight map.");
   mstar::apps::add_inspect_flags(*inspect_command, inspect);
 
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& stop) {
+    // Help and version end with 0; whatever else CLI11 says, the call was wrong.
+    return app.exit(stop) == 0 ? 0 : 2;
+  }
   if (!mstar::set_log_level(log_level)) {
-    std::fprintf(stderr, "mstar: --log-level must be trace, debug, info, warn, error or off, not '%s'\n", log_level.c_str());
+    std::fprintf(stderr, "mstar: --log-level must be trace, debug, info, warn, error or off, not '%s'\n",
+                 log_level.c_str());
     return 2;
   }
   if (serve_command->parsed()) return mstar::apps::run_serve(serve);

@@ -54,8 +54,10 @@ int run_serve(const ServeFlags& flags) {
   const std::string url = "http://" + settings->server.host + ":" + std::to_string((*http)->port());
   std::fprintf(stderr,
                "\nTry:\n  curl %s/v1/audio/transcriptions -F model=%s -F file=@speech.wav\n"
-               "  curl %s/v1/audio/transcriptions -F model=%s -F file=@speech.wav -F response_format=srt\n  curl %s/v1/models\n\n",
-               url.c_str(), settings->runtime.models.front().name.c_str(), url.c_str(), settings->runtime.models.front().name.c_str(), url.c_str());
+               "  curl %s/v1/audio/transcriptions -F model=%s -F file=@speech.wav -F response_format=srt\n  curl "
+               "%s/v1/models\n\n",
+               url.c_str(), settings->runtime.models.front().name.c_str(), url.c_str(),
+               settings->runtime.models.front().name.c_str(), url.c_str());
   int signal = 0;
   sigwait(&signals, &signal);
   log_info("{}: finishing the requests in flight", signal == SIGTERM ? "SIGTERM" : "SIGINT");

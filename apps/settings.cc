@@ -3,6 +3,8 @@
 #include <cctype>
 #include <charconv>
 
+#include "weight_cache.h"
+
 namespace mstar::apps {
 
 Result<std::size_t> parse_bytes(const std::string& text) {
@@ -11,17 +13,28 @@ Result<std::size_t> parse_bytes(const std::string& text) {
   const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
   int shift = -1;
   if (unit.empty()) shift = 0;
-  for (const auto& [names, bits] : {std::pair{std::string_view("kK"), 10}, std::pair{std::string_view("mM"), 20}, std::pair{std::string_view("gG"), 30}})
-    if (!unit.empty() && names.find(unit[0]) != names.npos && (unit.size() == 1 || unit == std::string(1, unit[0]) + "iB")) shift = bits;
+  for (const auto& [names, bits] : {std::pair{std::string_view("kK"), 10}, std::pair{std::string_view("mM"), 20},
+                                    std::pair{std::string_view("gG"), 30}})
+    if (!unit.empty() && names.find(unit[0]) != names.npos &&
+        (unit.size() == 1 || unit == std::string(1, unit[0]) + "iB"))
+      shift = bits;
   if (error != std::errc() || shift < 0 || value > (~std::size_t{0} >> shift))
     return invalid_request("'" + text + "' is no size; write 4G, 512M or a number of bytes");
   return value << shift;
 }
 
+Status parse_params(const std::vector<std::string>& texts, Params& params) {
+  for (const std::string& each : texts) {
+    const std::size_t at = each.find('=');
+    if (at == 0 || at == std::string::npos) return invalid_request("--param wants NAME=VALUE, not '" + each + "'");
+    params.set(each.substr(0, at), each.substr(at + 1));
+  }
+  return ok_status();
+}
+
 Result<RuntimeConfig> runtime_settings(const ModelFlags& flags) {
   RuntimeConfig out;
-  if (flags.model.empty()) return invalid_request("name a model: a checkpoint directory or a config.yaml");
-  ModelConfig model{.model = flags.model};
+  ModelConfig model{.model = find_model(flags.model)};
   model.options.set("weights", flags.weights);
   out.models.push_back(std::move(model));
   out.num_threads = flags.threads;
@@ -35,6 +48,7 @@ Result<RuntimeConfig> runtime_settings(const ModelFlags& flags) {
 
 Result<Settings> serve_settings(const ServeFlags& flags) {
   Settings out;
+  if (flags.model.model.empty()) return invalid_request("name a model: a checkpoint directory or a config.yaml");
   MSTAR_TRY_ASSIGN(out.runtime, runtime_settings(flags.model));
   if (flags.port < 0 || flags.port > 65535) return invalid_request("--port must be between 0 and 65535");
   out.server.host = flags.host;

@@ -1,88 +1,291 @@
+// mstar transcribe: audio files in, their text out.
+#include <spdlog/fmt/fmt.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
-#include <condition_variable>
+#include <atomic>
 #include <cstdio>
-#include <fstream>
-#include <mutex>
-#include <sstream>
+#include <deque>
 
 #include "commands.h"
-#include "mstar/base/log.h"
+#include "mstar/media/audio_source.h"
 #include "runtime.h"
 #include "settings.h"
+#include "signals.h"
+#include "transcribe_job.h"
+#include "weight_cache.h"
 
 namespace mstar::apps {
 namespace {
 
-class Collect final : public EventSink {
+constexpr std::chrono::milliseconds kRedraw{100};
+
+// Owner thread: the command's. `stop` is the one thing that the signal watcher touches.
+class Transcription {
  public:
-  void on_event(RequestEvent event) override {
-    std::lock_guard lock(mutex_);
-    if (auto* chunk = std::get_if<decl::Chunk>(&event)) {
-      segments.emplace_back(chunk->value.text());
-      return;
-    }
-    if (auto* failed = std::get_if<Failed>(&event)) error = failed->error;
-    done_ = true;
-    changed_.notify_all();
-  }
-  void wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_; });
-  }
-  std::vector<std::string> segments;
-  std::optional<Error> error;
+  Transcription(const TranscribeFlags& flags, TranscriptFormat format)
+      : flags_(flags), format_(format), board_(stderr) {}
+
+  // Which files to read and where to write. Status 2: the call was wrong.
+  Status prepare();
+  bool has_work() const { return !files_.empty(); }
+  int num_files() const { return static_cast<int>(files_.size()); }
+  Status load(const RuntimeConfig& config);
+  int run();
+  // First signal: stop, keep what is done. Second, or nothing to keep yet: leave. Thread: the watcher's.
+  void stop(int signal, int count);
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
+  struct File {
+    InputFile input;
+    std::filesystem::path output;  // empty: standard output
+    std::shared_ptr<TranscribeJob> job;
+    bool settled = false;
+  };
+  bool to_stdout() const { return flags_.output.empty(); }
+  void start_next();
+  void settle(File& file);
+  void print_ready();
+  void deliver(const File& file, bool partial);
+  void fault(const std::string& text);
+  void draw();
+  int finish();
+
+  const TranscribeFlags& flags_;
+  const TranscriptFormat format_;
+  ProgressBoard board_;
+  std::vector<File> files_;
+  std::string stdin_bytes_;
+  std::unique_ptr<Runtime> runtime_;
+  const std::shared_ptr<Wakeup> wakeup_ = std::make_shared<Wakeup>();
+  std::atomic<int> stop_signal_{0};
+  std::atomic<bool> working_{false};
+  std::size_t num_started_ = 0, num_printed_ = 0;
+  int num_faults_ = 0, num_skipped_ = 0, num_done_ = 0;
+  double audio_s_ = 0;
+  TranscribeJob::Clock::time_point began_;
 };
+
+void Transcription::fault(const std::string& text) {
+  board_.say("mstar: " + text);
+  ++num_faults_;
+}
+
+Status Transcription::prepare() {
+  std::vector<std::string> faults;
+  std::vector<InputFile> inputs = find_inputs(flags_.files, faults);
+  for (const std::string& each : faults) fault(each);
+  std::vector<std::filesystem::path> outputs(inputs.size());
+  if (!to_stdout()) {
+    MSTAR_TRY_ASSIGN(outputs, plan_outputs(inputs, flags_.output, flags_.format));
+    if (!inputs.empty()) {
+      MSTAR_TRY(prepare_directory(flags_.output));
+    }
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    std::error_code ignored;
+    if (!to_stdout() && !flags_.force && std::filesystem::exists(outputs[i], ignored)) {
+      board_.say(inputs[i].shown() + ": skipped, " + outputs[i].string() + " exists (--force writes it again)");
+      ++num_skipped_;
+      continue;
+    }
+    // Here, while Ctrl-C still quits at once.
+    if (inputs[i].path == "-") {
+      MSTAR_TRY_ASSIGN(stdin_bytes_, read_whole("-"));
+    }
+    files_.push_back({.input = std::move(inputs[i]), .output = std::move(outputs[i]), .job = nullptr});
+  }
+  return ok_status();
+}
+
+Status Transcription::load(const RuntimeConfig& config) {
+  board_.draw_text("loading " + config.models.front().model);
+  auto runtime = Runtime::build(config);
+  board_.clear();
+  if (!runtime) return std::move(runtime.error());
+  runtime_ = std::move(*runtime);
+  return ok_status();
+}
+
+void Transcription::stop(int signal, int count) {
+  if (count > 1 || !working_) {
+    if (board_.on_terminal()) (void)!::write(STDERR_FILENO, "\n", 1);
+    ::_exit(exit_status_of(signal));
+  }
+  stop_signal_ = signal;
+  wakeup_->notify();
+}
+
+void Transcription::start_next() {
+  File& file = files_[num_started_++];
+  file.job = std::make_shared<TranscribeJob>(file.input, wakeup_);
+  decl::ApiRequest request;
+  request.route = flags_.task == "translate" ? decl::Route::audio_translations : decl::Route::audio_transcriptions;
+  request.model = runtime_->frontend().models().front().name;
+  request.fields = flags_.params;
+  if (!flags_.language.empty()) request.fields.set("language", flags_.language);
+  if (!flags_.prompt.empty()) request.fields.set("prompt", flags_.prompt);
+  auto bytes = file.input.path == "-" ? Result<std::string>(std::move(stdin_bytes_)) : read_whole(file.input.path);
+  file.job->start(runtime_->frontend(), std::move(request), std::move(bytes));
+}
+
+int Transcription::run() {
+  began_ = TranscribeJob::Clock::now();
+  working_ = true;
+  bool aborted = false;
+  for (;;) {
+    int num_running = 0;
+    for (std::size_t i = 0; i < num_started_; ++i) {
+      File& file = files_[i];
+      if (!file.settled && file.job->ended()) settle(file);
+      num_running += file.settled ? 0 : 1;
+    }
+    print_ready();
+    if (stop_signal_ != 0 && !aborted) {
+      aborted = true;
+      board_.say("mstar: stopping; once more to quit at once");
+      for (std::size_t i = 0; i < num_started_; ++i)
+        if (!files_[i].settled) files_[i].job->abort(runtime_->frontend());
+    }
+    if (!aborted && num_running < flags_.model.max_requests && num_started_ < files_.size()) {
+      start_next();
+      continue;
+    }
+    if (num_running == 0) return finish();
+    draw();
+    wakeup_->wait_for(kRedraw);
+  }
+}
+
+void Transcription::settle(File& file) {
+  file.settled = true;
+  const std::optional<Error> error = file.job->error();
+  const FileProgress progress = file.job->progress();
+  const bool partial = error.has_value();
+  const bool has_text = !file.job->transcript().segments.empty();
+  if (!partial) {
+    ++num_done_;
+    audio_s_ += progress.duration_s.value_or(progress.done_s);
+  } else if (error->code != Code::cancelled || stop_signal_ == 0) {
+    fault(file.input.shown() + ": " + error->message);
+  }
+  if (!to_stdout() && (!partial || has_text)) deliver(file, partial);
+  if (!partial && !flags_.quiet) board_.say(done_line(progress) + (to_stdout() ? "" : " -> " + file.output.string()));
+}
+
+// Standard output gets the files in the order of the arguments.
+void Transcription::print_ready() {
+  while (to_stdout() && num_printed_ < num_started_ && files_[num_printed_].settled) {
+    const File& file = files_[num_printed_++];
+    const bool partial = file.job->error().has_value();
+    if (!partial || !file.job->transcript().segments.empty()) deliver(file, partial);
+  }
+}
+
+void Transcription::deliver(const File& file, bool partial) {
+  const Transcript transcript = file.job->transcript();
+  const std::string note =
+      file.input.shown() + ": only the first " + format_clock(file.job->progress().done_s) + " was transcribed";
+  if (!to_stdout()) {
+    const std::filesystem::path path = partial ? partial_path(file.output) : file.output;
+    const Status written = write_atomically(path, render_transcript(transcript, format_, partial));
+    if (!written) return fault(written.error().message);
+    std::error_code ignored;
+    if (!partial) std::filesystem::remove(partial_path(file.output), ignored);
+    if (partial) board_.say(note + ", written to " + path.string());
+    return;
+  }
+  board_.clear();
+  std::string text;
+  if (files_.size() == 1) {
+    text = render_transcript(transcript, format_, partial);
+  } else if (format_ == TranscriptFormat::json) {
+    text = render_json_line(transcript, file.input.shown(), partial);
+  } else {
+    text = (num_printed_ > 1 ? "\n==> " : "==> ") + file.input.shown() + " <==\n" +
+           render_transcript(transcript, format_, partial);
+  }
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  if (std::fflush(stdout) != 0) fault("cannot write to standard output");
+  if (partial) board_.say(note);
+}
+
+void Transcription::draw() {
+  std::vector<FileProgress> running;
+  for (std::size_t i = 0; i < num_started_; ++i)
+    if (!files_[i].settled) running.push_back(files_[i].job->progress());
+  board_.draw(running);
+}
+
+int Transcription::finish() {
+  board_.clear();
+  const double elapsed_s = std::chrono::duration<double>(TranscribeJob::Clock::now() - began_).count();
+  if (files_.size() + static_cast<std::size_t>(num_skipped_) > 1 && !flags_.quiet) {
+    std::string line = fmt::format("{} of {} files, {} of audio in {:.1f} s", num_done_, files_.size(),
+                                   format_clock(audio_s_), elapsed_s);
+    if (const std::string speed = format_speed(audio_s_, elapsed_s); !speed.empty())
+      line += ", " + speed + " real time";
+    if (num_faults_ > 0) line += fmt::format("; {} failed", num_faults_);
+    if (num_skipped_ > 0) line += fmt::format("; {} skipped", num_skipped_);
+    board_.say(line);
+  }
+  if (stop_signal_ != 0) {
+    board_.say("mstar: interrupted; what was done is kept");
+    return exit_status_of(stop_signal_);
+  }
+  return num_faults_ > 0 ? 1 : 0;
+}
+
+int complain(const Error& error, int status) {
+  std::fprintf(stderr, "mstar: %s\n", error.message.c_str());
+  return status;
+}
 
 }  // namespace
 
 void add_transcribe_flags(CLI::App& command, TranscribeFlags& flags) {
-  command.add_option("files", flags.files, "audio files")->required();
-  command.add_option("--model", flags.model.model, "a checkpoint directory")->required();
-  command.add_option("--format", flags.format, "txt, srt, vtt or json");
-  command.add_option("--output", flags.output, "directory to write to (default: standard output)");
-  command.add_option("--language", flags.language, "language code; detected when absent");
-  command.add_option("--task", flags.task, "transcribe or translate");
+  flags.model.max_requests = 4;
+  command.add_option("files", flags.files, "audio files, directories of them, or - for standard input")->required();
+  command.add_option(
+      "--model", flags.model.model,
+      "a checkpoint directory, or the name of weights that ./dev weights fetched (default: whisper-base)");
+  command.add_option("--format", flags.format, "txt, srt, vtt or json")->capture_default_str();
+  command.add_option("--output", flags.output,
+                     "directory to write to, one file a recording (default: standard output)");
+  command.add_flag("--force", flags.force, "write output files again that exist already");
+  command.add_option("--language", flags.language, "language code such as en or de (default: detected)");
+  command.add_option("--task", flags.task, "transcribe, or translate to English")->capture_default_str();
   command.add_option("--prompt", flags.prompt, "text that the recording is to be read as continuing");
+  command.add_option("--param", flags.param_texts, "further request fields as NAME=VALUE; may be given again");
+  command.add_flag("-q,--quiet", flags.quiet, "no progress lines; faults only");
   add_model_flags(command, flags.model);
+  command.footer(supported_audio_formats());
 }
 
-int run_transcribe(const TranscribeFlags& flags) {
-  auto settings = runtime_settings(flags.model);
-  if (!settings) {
-    std::fprintf(stderr, "mstar: %s\n", settings.error().message.c_str());
-    return 2;
+int run_transcribe(const TranscribeFlags& given) {
+  TranscribeFlags flags = given;
+  const auto format = transcript_format(flags.format);
+  if (!format) return complain(format.error(), 2);
+  if (flags.task != "transcribe" && flags.task != "translate")
+    return complain(invalid_request("--task must be transcribe or translate, not '" + flags.task + "'"), 2);
+  if (const Status read = parse_params(flags.param_texts, flags.params); !read) return complain(read.error(), 2);
+  auto config = runtime_settings(flags.model);
+  if (!config) return complain(config.error(), 2);
+
+  Transcription work(flags, *format);
+  const SignalWatch signals([&](int signal, int count) { work.stop(signal, count); });
+  if (const Status prepared = work.prepare(); !prepared)
+    return complain(prepared.error(), prepared.error().code == Code::invalid_request ? 2 : 1);
+  if (!work.has_work()) return work.run();
+  if (flags.model.model.empty()) {
+    auto model = default_model();
+    if (!model) return complain(model.error(), 1);
+    config->models.front().model = *model;
   }
-  auto runtime = Runtime::build(*settings);
-  if (!runtime) {
-    std::fprintf(stderr, "mstar: %s\n", runtime.error().message.c_str());
-    return 1;
-  }
-  int status = 0;
-  for (const std::string& file : flags.files) {
-    std::ifstream in(file, std::ios::binary);
-    std::ostringstream bytes;
-    bytes << in.rdbuf();
-    decl::ApiRequest request;
-    request.route = decl::Route::audio_transcriptions;
-    request.model = (*runtime)->frontend().models().front().name;
-    request.media.push_back({.modality = decl::Modality::audio, .field = "file", .file_name = file, .content_type = {}, .bytes = std::make_shared<const std::string>(bytes.str())});
-    if (!flags.language.empty()) request.fields.set("language", flags.language);
-    auto sink = std::make_shared<Collect>();
-    auto id = (*runtime)->frontend().submit(std::move(request), sink);
-    if (id) sink->wait();
-    if (!id || sink->error) {
-      std::fprintf(stderr, "mstar: %s: %s\n", file.c_str(), id ? sink->error->message.c_str() : id.error().message.c_str());
-      status = 1;
-      continue;
-    }
-    for (const std::string& segment : sink->segments) std::printf("%s\n", segment.c_str());
-  }
-  return status;
+  // Each request that may run at once costs memory for its caches.
+  config->max_concurrent_requests = std::min(config->max_concurrent_requests, work.num_files());
+  if (const Status loaded = work.load(*config); !loaded) return complain(loaded.error(), 1);
+  return work.run();
 }
 
 }  // namespace mstar::apps

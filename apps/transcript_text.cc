@@ -1,0 +1,83 @@
+#include "transcript_text.h"
+
+#include <nlohmann/json.hpp>
+
+#include "mstar/text/utf8.h"
+
+namespace mstar::apps {
+namespace {
+
+using nlohmann::json;
+
+std::optional<double> figure(const json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
+// `members` go first into the object that `text` is.
+std::string with_members(const std::string& text, const std::string& members) {
+  return "{" + members + "," + text.substr(1);
+}
+
+std::string json_text(const Transcript& transcript, bool partial) {
+  std::string out = write_verbose_json(transcript);
+  return partial ? with_members(out, "\"partial\":true") : out;
+}
+
+}  // namespace
+
+Result<TranscriptFormat> transcript_format(const std::string& name) {
+  for (std::size_t i = 0; i < std::size(kTranscriptFormats); ++i)
+    if (name == kTranscriptFormats[i]) return static_cast<TranscriptFormat>(i);
+  return invalid_request("--format must be txt, srt, vtt or json, not '" + name + "'");
+}
+
+Result<TranscriptSegment> parse_segment(std::string_view text) {
+  const json parsed = json::parse(text.begin(), text.end(), nullptr, false);
+  const auto said = parsed.is_object() ? parsed.find("text") : parsed.end();
+  const auto start = parsed.is_object() ? figure(parsed, "start") : std::nullopt;
+  const auto end = parsed.is_object() ? figure(parsed, "end") : std::nullopt;
+  if (said == parsed.end() || !said->is_string() || !start || !end)
+    return internal_error("the model gave a segment that is not the JSON it should be");
+  TranscriptSegment out;
+  out.text = said->get<std::string>();
+  out.start_s = *start;
+  out.end_s = *end;
+  out.seek_frames = static_cast<std::int64_t>(figure(parsed, "seek").value_or(0));
+  if (const auto tokens = parsed.find("tokens"); tokens != parsed.end() && tokens->is_array())
+    for (const json& each : *tokens)
+      if (each.is_number_integer()) out.tokens.push_back(each.get<std::int32_t>());
+  out.temperature = figure(parsed, "temperature");
+  out.avg_logprob = figure(parsed, "avg_logprob");
+  out.compression_ratio = figure(parsed, "compression_ratio");
+  out.no_speech_prob = figure(parsed, "no_speech_prob");
+  return out;
+}
+
+std::string whole_text(const std::vector<TranscriptSegment>& segments) {
+  std::string out;
+  for (const TranscriptSegment& each : segments) out += each.text;
+  return std::string(strip_spaces(out));
+}
+
+std::string render_transcript(const Transcript& transcript, TranscriptFormat format, bool partial) {
+  switch (format) {
+    case TranscriptFormat::srt:
+      return write_srt(transcript.segments);
+    case TranscriptFormat::vtt:
+      return write_vtt(transcript.segments);
+    case TranscriptFormat::json:
+      return json_text(transcript, partial) + "\n";
+    case TranscriptFormat::txt:
+      break;
+  }
+  return write_txt(transcript.segments);
+}
+
+std::string render_json_line(const Transcript& transcript, std::string_view file, bool partial) {
+  const std::string name = json(file).dump(-1, ' ', false, json::error_handler_t::replace);
+  return with_members(json_text(transcript, partial), "\"file\":" + name) + "\n";
+}
+
+}  // namespace mstar::apps
