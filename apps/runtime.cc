@@ -50,9 +50,10 @@ Result<OpenedModel> open_model(const ModelConfig& config) {
 Runtime::Runtime(RuntimeConfig config) : config_(std::move(config)) {}
 
 Runtime::~Runtime() {
-  // The conductor goes first, so that nothing new reaches the workers; they outlive its last messages.
-  if (conductor_) conductor_.reset();
+  // The conductor stops first, so that nothing new reaches the workers; it stays until their last messages are out.
+  if (conductor_) conductor_->stop();
   workers_.clear();
+  conductor_.reset();
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::build(RuntimeConfig config) {
@@ -128,7 +129,7 @@ Status Runtime::start_workers() {
       }
       deployment.groups.push_back(group);
     }
-    for (auto& each : workers) each.models.push_back({.compiled = served.compiled.get(), .checkpoint = served.checkpoint, .limits = limits});
+    for (auto& each : workers) each.models.push_back({.name = served.config.name, .compiled = served.compiled.get(), .checkpoint = served.checkpoint, .limits = limits});
     for (const auto& group : deployment.groups)
       for (const WorkerId replica : group.replicas)
         for (const decl::ComponentRef component : group.components)
@@ -157,29 +158,62 @@ std::string Runtime::memory_report() const {
   for (std::size_t w = 1; w < workers_.size(); ++w) {
     const worker::WorkerStats stats = workers_[w]->stats();
     out += fmt::format("rank {}: weights {} MiB, step arenas {} MiB", w - 1, stats.weight_bytes >> 20, stats.arena_bytes >> 20);
-    for (const auto& usage : stats.resources)
+    for (const auto& [model, usage] : stats.resources)
       if (usage.bytes) out += fmt::format(", {} {} MiB ({} units)", usage.name, usage.bytes >> 20, usage.total);
     out += "\n";
   }
   return out;
 }
 
-std::string Runtime::worker_metrics() const {
-  std::string resources, steps, rows, allocations;
-  for (std::size_t w = 0; w < workers_.size(); ++w) {
-    const worker::WorkerStats stats = workers_[w]->stats();
-    for (const auto& usage : stats.resources) {
-      const std::string labels = fmt::format("{{worker=\"{}\",resource=\"{}\"}}", w, usage.name);
-      resources += fmt::format("mstar_resource_used{} {}\nmstar_resource_total{} {}\n", labels, usage.used, labels, usage.total);
-    }
-    for (const auto& [name, counters] : stats.components) {
-      const std::string labels = fmt::format("{{worker=\"{}\",component=\"{}\"}}", w, name);
-      steps += fmt::format("mstar_steps_total{} {}\n", labels, counters.num_steps);
-      rows += fmt::format("mstar_step_rows_total{} {}\n", labels, counters.num_rows);
-      allocations += fmt::format("mstar_step_allocations_total{} {}\n", labels, counters.num_allocations);
+namespace {
+
+// As the Prometheus text format wants the value of a label.
+std::string label_value(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
     }
   }
-  return resources + steps + rows + allocations;
+  return out;
+}
+
+// The samples of one metric, under one heading.
+struct Metric {
+  const char* name;
+  std::string text;
+  Metric(const char* metric, const char* type, const char* help) : name(metric), text(fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n", metric, type, help)) {}
+  void add(const std::string& labels, std::int64_t value) { text += fmt::format("{}{{{}}} {}\n", name, labels, value); }
+};
+
+}  // namespace
+
+std::string Runtime::worker_metrics() const {
+  Metric used("mstar_resource_used", "gauge", "Pages, slots or rows in use.");
+  Metric total("mstar_resource_total", "gauge", "Pages, slots or rows there are.");
+  Metric steps("mstar_steps_total", "counter", "Steps run.");
+  Metric rows("mstar_step_rows_total", "counter", "Rows in these steps.");
+  Metric replays("mstar_graph_replays_total", "counter", "Steps that were one launch of a captured graph.");
+  Metric allocations("mstar_step_allocations_total", "counter", "Fresh device buffers that steps took.");
+  for (std::size_t w = 0; w < workers_.size(); ++w) {
+    const worker::WorkerStats stats = workers_[w]->stats();
+    for (const auto& [model, usage] : stats.resources) {
+      const std::string labels = fmt::format("worker=\"{}\",model=\"{}\",resource=\"{}\"", w, label_value(model), usage.name);
+      used.add(labels, usage.used);
+      total.add(labels, usage.total);
+    }
+    for (const auto& [model, name, counters] : stats.components) {
+      const std::string labels = fmt::format("worker=\"{}\",model=\"{}\",component=\"{}\"", w, label_value(model), name);
+      steps.add(labels, counters.num_steps);
+      rows.add(labels, counters.num_rows);
+      replays.add(labels, counters.num_replays);
+      allocations.add(labels, counters.num_allocations);
+    }
+  }
+  return used.text + total.text + steps.text + rows.text + replays.text + allocations.text;
 }
 
 }  // namespace mstar::apps

@@ -40,6 +40,12 @@ class Queue {
     return std::exchange(items_, {});
   }
 
+  // Waits for an item without taking it, the timeout, or close.
+  void wait(std::chrono::microseconds timeout) {
+    std::unique_lock lock(mutex_);
+    ready_.wait_for(lock, timeout, [&] { return !items_.empty() || closed_; });
+  }
+
   // Waits without a timeout; empty only after close.
   std::optional<T> pop() {
     std::unique_lock lock(mutex_);

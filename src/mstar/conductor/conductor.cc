@@ -1,148 +1,95 @@
+// Requests from admission to removal.
 #include "mstar/conductor/conductor.h"
 
 #include <algorithm>
-#include <ctime>
+#include <exception>
 
 #include "mstar/base/log.h"
 
 namespace mstar::conductor {
+namespace {
 
-using decl::PartitionRef;
+// A sink that throws (a library of the server's) must not cost others their turn.
+void tell(EventSink& sink, RequestEvent event) {
+  try {
+    sink.on_event(std::move(event));
+  } catch (const std::exception& error) {
+    log_error("conductor: an event was lost: {}", error.what());
+  }
+}
+
+Error failed_by(const std::exception& error) {
+  log_error("conductor: {}", error.what());
+  return internal_error(std::string("the conductor failed: ") + error.what());
+}
+
+}  // namespace
 
 Conductor::Conductor(ConductorOptions options, wire::Mesh& mesh)
-    : options_(std::move(options)), mesh_(mesh), random_(options_.seed) {}
-
-Conductor::~Conductor() {
-  if (!thread_.joinable()) return;
-  inbox_.push(Inbox(Stop{}));
-  thread_.join();
+    : options_(std::move(options)), mesh_(mesh), random_(options_.seed) {
+  was_ready_ = options_.workers.empty();
 }
+
+Conductor::~Conductor() { stop(); }
 
 void Conductor::start() {
   thread_ = std::thread([this] { run(); });
 }
 
-// ---- any thread --------------------------------------------------------------------------------------------------------
-
-Result<RequestId> Conductor::submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) {
-  if (draining_) return unavailable("the server is shutting down");
-  {
-    std::lock_guard lock(state_mutex_);
-    if (!failure_.empty()) return unavailable(failure_);
-  }
-  Submit submit;
-  const auto& served = options_.models;
-  std::string known;
-  std::uint32_t model = 0;
-  for (; model < served.size(); ++model) {
-    const auto& each = served[model];
-    if (each.name == request.model || std::find(each.aliases.begin(), each.aliases.end(), request.model) != each.aliases.end()) break;
-    known += (known.empty() ? "" : ", ") + each.name;
-  }
-  if (model == served.size() && request.model.empty() && served.size() == 1) model = 0;
-  if (model == served.size())
-    return std::move(invalid_request("the model '" + request.model + "' does not exist; this server has: " + known)).with_field("model");
-  const decl::Decl& declaration = served[model].compiled->declaration();
-  submit.model = model;
-  submit.surface = declaration.surface_for(request.route);
-  if (!submit.surface)
-    return std::move(invalid_request("the model '" + served[model].name + "' does not serve " + std::string(decl::route_name(request.route))))
-        .with_field("model");
-  MSTAR_TRY_ASSIGN(decl::Intake intake, submit.surface->intake(request));
-  const int allowed = options_.max_concurrent_requests + options_.max_queued_requests;
-  if (num_submitted_.fetch_add(1) >= allowed) {
-    num_submitted_.fetch_sub(1);
-    return exhausted("the queue is full (" + std::to_string(options_.max_queued_requests) + " waiting); try again shortly");
-  }
-  submit.id = RequestId(next_id_.fetch_add(1));
-  submit.params = std::make_shared<const decl::RequestParams>(std::move(intake.params));
-  submit.inputs = std::move(intake.inputs);
-  submit.num_prompt_tokens = intake.num_prompt_tokens;
-  submit.sink = std::move(sink);
-  const RequestId id = submit.id;
-  if (!inbox_.push(Inbox(std::move(submit)))) return unavailable("the server is shutting down");
-  return id;
-}
-
-std::vector<ServedModel> Conductor::models() const {
-  std::vector<ServedModel> out;
-  for (const auto& each : options_.models) {
-    ServedModel model{.name = each.name, .aliases = each.aliases, .routes = {}, .created_s = std::time(nullptr)};
-    for (const auto& surface : each.compiled->declaration().surfaces()) model.routes.push_back(surface.route);
-    out.push_back(std::move(model));
-  }
-  return out;
-}
-
-RuntimeState Conductor::state() const {
-  std::lock_guard lock(state_mutex_);
-  RuntimeState out;
-  out.draining = draining_;
-  out.ready = ready_.size() == options_.workers.size() && failure_.empty() && !draining_;
-  if (!failure_.empty()) {
-    out.reason = failure_;
-  } else if (draining_) {
-    out.reason = "draining";
-  } else if (!out.ready) {
-    out.reason = std::to_string(ready_.size()) + " of " + std::to_string(options_.workers.size()) + " workers are ready";
-  }
-  return out;
-}
-
-std::string Conductor::metrics_text() const {
-  Counters c;
-  {
-    std::lock_guard lock(state_mutex_);
-    c = counters_;
-  }
-  std::string out;
-  const auto line = [&](const char* type, const char* name, const char* help, const char* labels, std::int64_t value) {
-    if (help) out += std::string("# HELP ") + name + " " + help + "\n# TYPE " + name + " " + type + "\n";
-    out += std::string(name) + labels + " " + std::to_string(value) + "\n";
-  };
-  line("gauge", "mstar_requests_running", "Requests being worked on.", "", c.running);
-  line("gauge", "mstar_requests_waiting", "Requests in the admission queue.", "", c.waiting);
-  line("counter", "mstar_requests_total", "Requests that ended, by outcome.", "{outcome=\"finished\"}", c.finished);
-  line("counter", "mstar_requests_total", nullptr, "{outcome=\"failed\"}", c.failed);
-  line("counter", "mstar_requests_total", nullptr, "{outcome=\"cancelled\"}", c.cancelled);
-  line("counter", "mstar_generated_tokens_total", "Tokens that counted in usage.", "", c.tokens);
-  if (options_.worker_metrics) out += options_.worker_metrics();
-  return out;
-}
-
-bool Conductor::drain(std::chrono::milliseconds timeout) {
+void Conductor::stop() {
+  if (std::exchange(stopped_, true)) return;
+  inbox_.push(Inbox(Stop{}));
+  if (thread_.joinable()) thread_.join();
   draining_ = true;
-  std::unique_lock lock(state_mutex_);
-  return state_changed_.wait_for(lock, timeout, [&] { return num_submitted_.load() == 0; });
+  {
+    std::lock_guard lock(submit_mutex_);
+    inbox_.close();
+  }
+  for (auto& message : inbox_.take_all())
+    if (auto* submit = std::get_if<Submit>(&message)) waiting_.push_back(std::move(*submit));
+  for (auto& [id, request] : requests_)
+    if (!request->ended) tell(*request->submit.sink, Failed{unavailable("the server stopped")});
+  for (auto& submit : waiting_) tell(*submit.sink, Failed{unavailable("the server stopped")});
+  requests_.clear();
+  waiting_.clear();
 }
-
-Status Conductor::wait_ready(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(state_mutex_);
-  const bool settled = state_changed_.wait_for(lock, timeout, [&] { return ready_.size() == options_.workers.size() || !failure_.empty(); });
-  if (!failure_.empty()) return unavailable(failure_);
-  if (!settled) return unavailable("the workers were not ready in time");
-  return ok_status();
-}
-
-// ---- owner thread ------------------------------------------------------------------------------------------------------
 
 void Conductor::run() {
-  while (!stopping_) {
-    for (auto& message : inbox_.wait_all(std::chrono::milliseconds(500))) {
-      // An exception of a library in one message must not end the others' requests.
-      try {
-        if (auto* wired = std::get_if<wire::ToConductor>(&message)) on(std::move(*wired));
-        if (auto* submit = std::get_if<Submit>(&message)) on(std::move(*submit));
-        if (const auto* aborted = std::get_if<Abort>(&message)) on(*aborted);
-        if (std::holds_alternative<Stop>(message)) stopping_ = true;
-      } catch (const std::exception& error) {
-        log_error("conductor: {}", error.what());
-      }
-    }
+  while (!stopping_)
+    if (!poll()) inbox_.wait(std::chrono::milliseconds(500));
+}
+
+bool Conductor::poll() {
+  auto messages = inbox_.take_all();
+  for (auto& message : messages) on_inbox(std::move(message));
+  if (messages.empty()) return false;
+  admit();
+  return true;
+}
+
+namespace {
+
+RequestId request_of(const wire::ToConductor& message) {
+  return std::visit(
+      [](const auto& each) {
+        if constexpr (requires { each.request; }) return each.request;
+        return RequestId();
+      },
+      message);
+}
+
+}  // namespace
+
+void Conductor::on_inbox(Inbox message) {
+  const auto* wired = std::get_if<wire::ToConductor>(&message);
+  const RequestId request = wired ? request_of(*wired) : RequestId();
+  // What a plan, an emit or a library throws in one message ends that request, not the loop.
+  try {
+    std::visit([this](auto&& each) { on(std::move(each)); }, std::move(message));
+  } catch (const std::exception& error) {
+    Error failure = failed_by(error);
+    if (Request* live = find(request)) end(*live, Failed{std::move(failure)});
   }
-  for (auto& [id, request] : requests_)
-    if (!request->ended) request->submit.sink->on_event(Failed{unavailable("the server stopped")});
-  for (auto& submit : waiting_) submit.sink->on_event(Failed{unavailable("the server stopped")});
 }
 
 Conductor::Request* Conductor::find(RequestId id) {
@@ -150,26 +97,17 @@ Conductor::Request* Conductor::find(RequestId id) {
   return it == requests_.end() ? nullptr : it->second.get();
 }
 
-void Conductor::on(Submit message) {
-  waiting_.push_back(std::move(message));
-  admit();
-}
+void Conductor::on(Submit message) { waiting_.push_back(std::move(message)); }
 
 void Conductor::on(const Abort& message) {
-  const auto it = std::find_if(waiting_.begin(), waiting_.end(), [&](const Submit& each) { return each.id == message.id; });
+  const auto it =
+      std::find_if(waiting_.begin(), waiting_.end(), [&](const Submit& each) { return each.id == message.id; });
   if (it != waiting_.end()) {
-    it->sink->on_event(Failed{cancelled("the request was aborted")});
+    fail_waiting(*it, cancelled("the request was aborted"));
     waiting_.erase(it);
-    {
-      std::lock_guard lock(state_mutex_);
-      ++counters_.cancelled;
-      counters_.waiting = static_cast<std::int64_t>(waiting_.size());
-      num_submitted_.fetch_sub(1);
-    }
-    state_changed_.notify_all();
-    return;
+  } else if (Request* request = find(message.id)) {
+    end(*request, Failed{cancelled("the request was aborted")});
   }
-  if (Request* request = find(message.id)) end(*request, Failed{cancelled("the request was aborted")});
 }
 
 void Conductor::on(wire::ToConductor message) {
@@ -180,35 +118,74 @@ void Conductor::on(const wire::WorkerReady& message) {
   {
     std::lock_guard lock(state_mutex_);
     ready_.insert(message.worker);
+    failures_.erase(message.worker);
+    was_ready_ |= ready_.size() == options_.workers.size();
   }
   state_changed_.notify_all();
 }
 
 void Conductor::on(const wire::WorkerFailed& message) {
+  const std::string reason = "worker " + std::to_string(message.worker.value) + " is gone: " + message.error.message;
   {
     std::lock_guard lock(state_mutex_);
     ready_.erase(message.worker);
-    failure_ = "worker " + std::to_string(message.worker.value) + " is gone: " + message.error.message;
+    failures_[message.worker] = reason;
   }
   state_changed_.notify_all();
   std::vector<RequestId> hit;
-  for (auto& [id, request] : requests_) {
-    request->removing.erase(message.worker);
-    if (request->workers.erase(message.worker)) hit.push_back(id);
+  for (auto& [id, request] : requests_)
+    if (request->workers.count(message.worker)) hit.push_back(id);
+  for (const RequestId id : hit) {
+    Request& request = *find(id);
+    request.workers.erase(message.worker);
+    request.removing.erase(message.worker);
+    end(request, Failed{unavailable(reason)});
+    erase_if_removed(id);
   }
-  for (const RequestId id : hit)
-    if (Request* request = find(id)) end(*request, Failed{unavailable(failure_)});
+}
+
+void Conductor::on(wire::RequestFailed message) {
+  if (Request* request = find(message.request)) end(*request, Failed{std::move(message.error)});
+}
+
+void Conductor::on(const wire::Removed& message) {
+  Request* request = find(message.request);
+  if (!request || !request->ended) return;
+  request->removing.erase(message.worker);
+  erase_if_removed(message.request);
 }
 
 void Conductor::admit() {
   while (!waiting_.empty() && requests_.size() < static_cast<std::size_t>(options_.max_concurrent_requests)) {
     Submit submit = std::move(waiting_.front());
     waiting_.pop_front();
-    begin(std::move(submit));
+    const RequestId id = submit.id;
+    try {
+      begin(std::move(submit));
+    } catch (const std::exception& error) {
+      Error failure = failed_by(error);
+      if (Request* request = find(id)) end(*request, Failed{std::move(failure)});
+    }
   }
+  note_numbers();
+}
+
+Result<WorkerId> Conductor::choose_replica(std::uint32_t model, std::size_t g) {
+  std::vector<WorkerId> best;
+  int least = 0;
   std::lock_guard lock(state_mutex_);
-  counters_.waiting = static_cast<std::int64_t>(waiting_.size());
-  counters_.running = static_cast<std::int64_t>(requests_.size());
+  for (const WorkerId replica : options_.models[model].groups[g].replicas) {
+    if (!ready_.count(replica)) continue;
+    const auto at = load_.find({model, g, replica});
+    const int load = at == load_.end() || options_.routing == Routing::random ? 0 : at->second;
+    if (best.empty() || load < least) {
+      best.clear();
+      least = load;
+    }
+    if (load == least) best.push_back(replica);
+  }
+  if (best.empty()) return unavailable(why_not_served(options_.models[model]));
+  return best[best.size() == 1 ? 0 : random_() % best.size()];
 }
 
 Result<std::shared_ptr<const graph::PlacedModel>> Conductor::place(Request& request) {
@@ -216,21 +193,10 @@ Result<std::shared_ptr<const graph::PlacedModel>> Conductor::place(Request& requ
   const ServedDeployment& served = options_.models[model];
   graph::RequestPlacement placement(*served.compiled, WorkerId());
   for (std::size_t g = 0; g < served.groups.size(); ++g) {
-    const NodeGroup& group = served.groups[g];
-    std::vector<WorkerId> best;
-    int least = 0;
-    for (const WorkerId replica : group.replicas) {
-      const int load = options_.routing == Routing::random ? 0 : load_[{model, g, replica}];
-      if (best.empty() || load < least) {
-        best.clear();
-        least = load;
-      }
-      if (load == least) best.push_back(replica);
-    }
-    const WorkerId chosen = best[best.size() == 1 ? 0 : random_() % best.size()];
+    MSTAR_TRY_ASSIGN(const WorkerId chosen, choose_replica(model, g));
     ++load_[{model, g, chosen}];
     request.replicas.emplace_back(g, chosen);
-    for (const decl::ComponentRef component : group.components) placement.set(component, chosen);
+    for (const decl::ComponentRef component : served.groups[g].components) placement.set(component, chosen);
   }
   auto& placed = placements_[{model, placement.table()}];
   if (!placed) {
@@ -248,129 +214,48 @@ void Conductor::begin(Submit submit) {
   auto placed = place(request);
   if (!placed) return end(request, Failed{std::move(placed.error())});
   request.placed = *placed;
-  const graph::CompiledModel& compiled = request.placed->model();
+  const auto& partitions = request.placed->model().partitions();
   std::set<decl::PortRef> given;
   for (const auto& [port, values] : request.submit.inputs) given.insert(port);
-  std::map<WorkerId, wire::AddRequest> adds;
-  for (std::uint16_t p = 0; p < compiled.partitions().size(); ++p) {
-    const PartitionRef ref(p);
-    for (const WorkerId worker : request.placed->workers(ref)) adds[worker];
-    for (const auto& [port, values] : request.submit.inputs)
-      for (const WorkerId reader : request.placed->readers(ref, port))
-        adds[reader].inputs.emplace_back(port, Values(values.begin(), values.end()));
-    Partition partition;
-    partition.plan = compiled.at(ref).plan(*request.submit.params);
-    partition.progress = std::make_unique<graph::PartitionProgress>(request.placed, ref, given);
-    request.partitions.push_back(std::move(partition));
-  }
-  for (auto& [worker, add] : adds) {
-    request.workers.insert(worker);
-    add.request = id;
-    add.model = request.submit.model;
-    add.params = request.submit.params;
-    add.placement = request.placed->placement().table();
-    mesh_.to_worker(worker, std::move(add));
-  }
-  const std::size_t num_partitions = request.partitions.size();
-  for (std::size_t p = 0; p < num_partitions; ++p) {  // an early end may erase the request
-    Request* const live = find(id);
+  for (std::uint16_t p = 0; p < partitions.size(); ++p)
+    request.partitions.push_back(
+        {partitions[p].plan(*request.submit.params),
+         std::make_unique<graph::PartitionProgress>(request.placed, decl::PartitionRef(p), given)});
+  add_to_workers(request);
+  for (std::size_t p = 0; p < partitions.size(); ++p) {
+    Request* const live = find(id);  // a plan may end the request at once
     if (!live || live->ended) return;
     advance(*live, p);
   }
 }
 
-void Conductor::advance(Request& request, std::size_t p) {
-  Partition& partition = request.partitions[p];
-  const graph::PartitionProgress& progress = *partition.progress;
-  std::map<decl::PortRef, decl::StreamCounts> streams;
-  for (const auto& stream : request.placed->model().partitions()[p].streams) {
-    decl::StreamCounts counts;
-    counts.consumed = progress.consumed(stream.port);
-    if (stream.producer.valid()) {
-      const Partition& producer = request.partitions[stream.producer.value];
-      counts.produced = producer.progress->produced(stream.port);
-      counts.producer_done = producer.done;
-    }
-    streams[stream.port] = counts;
+void Conductor::add_to_workers(Request& request) {
+  std::map<WorkerId, wire::AddRequest> adds;
+  for (std::uint16_t p = 0; p < request.partitions.size(); ++p) {
+    const decl::PartitionRef ref(p);
+    for (const WorkerId worker : request.placed->workers(ref)) adds[worker];
+    for (const auto& [port, values] : request.submit.inputs)
+      for (const WorkerId reader : request.placed->readers(ref, port)) {
+        auto& inputs = adds[reader].inputs;
+        const bool listed = std::any_of(inputs.begin(), inputs.end(),
+                                        [&, wanted = port](const auto& each) { return each.first == wanted; });
+        if (!listed) inputs.emplace_back(port, Values(values.begin(), values.end()));
+      }
   }
-  const decl::PlanView view{.params = *request.submit.params,
-                            .finished = progress.finished(),
-                            .num_walks = progress.num_walks(),
-                            .kept = request.kept,
-                            .streams = streams,
-                            .loop_ends = progress.loop_ends(),
-                            .num_tokens = progress.num_tokens()};
-  auto decision = partition.plan->next(view);
-  if (!decision) return end(request, Failed{std::move(decision.error())});
-  if (const auto* done = std::get_if<decl::Done>(&*decision)) return finish_partition(request, p, done->finish);
-  auto starts = partition.progress->begin(std::get<decl::NextWalk>(*decision));
-  if (!starts) return end(request, Failed{std::move(starts.error())});
-  for (auto& [worker, start] : *starts)
-    mesh_.to_worker(worker, wire::PartitionMessage{request.submit.id, {PartitionRef(static_cast<std::uint16_t>(p)), std::move(start)}});
-}
-
-void Conductor::finish_partition(Request& request, std::size_t p, decl::Finish finish) {
-  Partition& partition = request.partitions[p];
-  partition.done = true;
-  partition.finish = finish;
-  for (const auto& [port, consumer] : partition.progress->out_streams()) {
-    const WorkerId worker = request.placed->stream_worker(consumer, port);
-    if (worker.valid())
-      mesh_.to_worker(worker, wire::PartitionMessage{request.submit.id, {consumer, graph::StreamEnd{port, partition.progress->produced(port)}}});
+  for (auto& [worker, add] : adds) {
+    request.workers.insert(worker);
+    add.request = request.submit.id;
+    add.model = request.submit.model;
+    add.params = request.submit.params;
+    add.placement = request.placed->placement().table();
+    mesh_.to_worker(worker, std::move(add));
   }
-  Finished finished;
-  for (const Partition& each : request.partitions) {
-    if (!each.done) return;
-    if (each.finish != decl::Finish::stop) finished.finish = each.finish;
-    finished.usage.completion_tokens += each.progress->num_tokens();
-  }
-  finished.usage.prompt_tokens = request.submit.num_prompt_tokens;
-  finished.metadata = std::move(request.metadata);
-  finished.usage.audio_seconds = finished.metadata.get_number("duration", 0).value_or(0);
-  end(request, std::move(finished));
-}
-
-void Conductor::on(wire::FragmentReport message) {
-  Request* request = find(message.request);
-  if (!request || request->ended) return;
-  Partition& partition = request->partitions[message.partition.value];
-  for (auto& [port, values] : message.kept) request->kept[port] = std::move(values);
-  if (!partition.progress->on_fragment(message.worker, message.done) || partition.done) return;
-  if (partition.progress->end_partition() || partition.progress->final_consumed()) {
-    const auto& sampling = request->submit.params->sampling;
-    const bool length = partition.progress->end_partition() && sampling.max_tokens >= 0 && partition.progress->num_tokens() >= sampling.max_tokens;
-    return finish_partition(*request, message.partition.value, length ? decl::Finish::length : decl::Finish::stop);
-  }
-  advance(*request, message.partition.value);
-}
-
-void Conductor::on(wire::ClientValue message) {
-  Request* request = find(message.request);
-  if (!request || request->ended) return;
-  const auto& port = request->placed->model().declaration().at(message.port);
-  decl::ToClient travel;
-  for (const auto& each : port.travel)
-    if (const auto* to_client = std::get_if<decl::ToClient>(&each)) travel = *to_client;
-  for (HostValue& value : message.values) {
-    Result<decl::Chunk> chunk = decl::Chunk{travel.modality, travel.format, std::move(value), {}};
-    if (request->submit.surface->emit) chunk = request->submit.surface->emit(message.port, chunk->value, *request->submit.params);
-    if (!chunk) return end(*request, Failed{std::move(chunk.error())});
-    // "metadata" says something of the whole answer: it waits for the terminal event.
-    if (chunk->format == "metadata") {
-      for (const auto& [name, each] : chunk->metadata.values()) request->metadata.set(name, each);
-    } else {
-      request->submit.sink->on_event(std::move(*chunk));
-    }
-  }
-}
-
-void Conductor::on(wire::RequestFailed message) {
-  if (Request* request = find(message.request)) end(*request, Failed{std::move(message.error)});
 }
 
 void Conductor::end(Request& request, RequestEvent event) {
   if (request.ended) return;
   request.ended = true;
+  const RequestId id = request.submit.id;
   {
     std::lock_guard lock(state_mutex_);
     if (const auto* finished = std::get_if<Finished>(&event)) {
@@ -380,30 +265,44 @@ void Conductor::end(Request& request, RequestEvent event) {
       ++(std::get<Failed>(event).error.code == Code::cancelled ? counters_.cancelled : counters_.failed);
     }
   }
-  request.submit.sink->on_event(std::move(event));
+  tell(*request.submit.sink, std::move(event));
+  request.submit.sink.reset();
   for (const WorkerId worker : request.workers)
-    if (mesh_.to_worker(worker, wire::RemoveRequest{request.submit.id})) request.removing.insert(worker);
-  if (request.removing.empty()) erase(request.submit.id);
+    if (mesh_.to_worker(worker, wire::RemoveRequest{id})) request.removing.insert(worker);
+  erase_if_removed(id);
 }
 
-void Conductor::on(const wire::Removed& message) {
-  Request* request = find(message.request);
-  if (!request || !request->ended) return;
-  request->removing.erase(message.worker);
-  if (request->removing.empty()) erase(message.request);
+void Conductor::fail_waiting(Submit& submit, Error error) {
+  {
+    std::lock_guard lock(state_mutex_);
+    ++(error.code == Code::cancelled ? counters_.cancelled : counters_.failed);
+    num_submitted_.fetch_sub(1);
+  }
+  tell(*submit.sink, Failed{std::move(error)});
+  state_changed_.notify_all();
 }
 
-void Conductor::erase(RequestId id) {
+void Conductor::erase_if_removed(RequestId id) {
   const auto it = requests_.find(id);
-  for (const auto& [group, worker] : it->second->replicas) --load_[{it->second->submit.model, group, worker}];
+  if (it == requests_.end() || !it->second->ended || !it->second->removing.empty()) return;
+  for (const auto& [group, worker] : it->second->replicas) {
+    const auto load = load_.find({it->second->submit.model, group, worker});
+    if (--load->second == 0) load_.erase(load);
+  }
   requests_.erase(it);
   {
     std::lock_guard lock(state_mutex_);
     num_submitted_.fetch_sub(1);
-    counters_.running = static_cast<std::int64_t>(requests_.size());
   }
   state_changed_.notify_all();
-  admit();
 }
+
+void Conductor::note_numbers() {
+  std::lock_guard lock(state_mutex_);
+  counters_.waiting = static_cast<std::int64_t>(waiting_.size());
+  counters_.running = static_cast<std::int64_t>(requests_.size());
+}
+
+std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> Conductor::load() const { return load_; }
 
 }  // namespace mstar::conductor

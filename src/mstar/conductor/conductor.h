@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -46,21 +47,30 @@ struct ConductorOptions {
   int max_concurrent_requests = 16;
   int max_queued_requests = 256;
   Routing routing = Routing::least_loaded;
-  std::uint64_t seed = 0;  // of ties and random routing
+  std::uint64_t seed = 0;                       // of ties and random routing
   std::function<std::string()> worker_metrics;  // Prometheus text of the workers; may be empty
 };
 
-// Owner thread: its own, for all private state below the marker. Frontend calls: any thread.
+// Owner thread: its own, started by start(), or else the one that calls poll(); for all private state below the marker.
+// Frontend calls: any thread.
 class Conductor final : public Frontend {
  public:
   Conductor(ConductorOptions options, wire::Mesh& mesh);
   ~Conductor() override;
+  // The loop on a thread of its own.
   void start();
+  // One turn of the loop: takes the messages that have arrived, admits what fits. False when there was nothing to do.
+  bool poll();
+  // Ends the loop; requests that are left get Failed{unavailable}. Idempotent; workers may still send until
+  // destruction.
+  void stop();
   void receive(wire::ToConductor message) { inbox_.push(Inbox(std::move(message))); }
 
+  // unavailable also while a part of the model has no worker.
   Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) override;
   void abort(RequestId request) override { inbox_.push(Inbox(Abort{request})); }
   std::vector<ServedModel> models() const override;
+  // Ready: every worker was once, and each part of each model has one that is.
   RuntimeState state() const override;
   std::string metrics_text() const override;
 
@@ -68,6 +78,9 @@ class Conductor final : public Frontend {
   bool drain(std::chrono::milliseconds timeout);
   // Waits until every worker is ready or one has failed.
   Status wait_ready(std::chrono::milliseconds timeout);
+
+  // For tests, while nothing runs: live requests by (model, group, replica), without zeros.
+  std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> load() const;
 
  private:
   struct Submit {
@@ -103,36 +116,54 @@ class Conductor final : public Frontend {
     bool ended = false;  // the sink has its terminal event
   };
 
+  // conductor_frontend.cc: any thread
+  Result<Submit> make_submit(decl::ApiRequest& request) const;
+  // Empty when each part of the model has a ready worker. Caller holds state_mutex_.
+  std::string why_not_served(const ServedDeployment& served) const;
+  std::string why_not_ready() const;
+
   // ---- owner thread ----
+  // conductor.cc: life and admission
   void run();
+  void on_inbox(Inbox message);
   void on(Submit message);
   void on(const Abort& message);
+  void on(const Stop&) { stopping_ = true; }
   void on(wire::ToConductor message);
   void on(const wire::WorkerReady& message);
   void on(const wire::WorkerFailed& message);
-  void on(wire::FragmentReport message);
-  void on(wire::ClientValue message);
   void on(wire::RequestFailed message);
   void on(const wire::Removed& message);
   void admit();
   void begin(Submit submit);
+  void add_to_workers(Request& request);
   Result<std::shared_ptr<const graph::PlacedModel>> place(Request& request);
-  void advance(Request& request, std::size_t partition);
-  void finish_partition(Request& request, std::size_t partition, decl::Finish finish);
+  Result<WorkerId> choose_replica(std::uint32_t model, std::size_t group);
   void end(Request& request, RequestEvent event);
-  void erase(RequestId id);
+  void fail_waiting(Submit& submit, Error error);
+  void erase_if_removed(RequestId id);
+  void note_numbers();
   Request* find(RequestId id);
+
+  // conductor_walks.cc: from reports to the next walk
+  void on(wire::FragmentReport message);
+  void on(wire::ClientValue message);
+  void advance(Request& request, std::size_t partition);
+  std::map<decl::PortRef, decl::StreamCounts> stream_counts(const Request& request, std::size_t partition) const;
+  void finish_partition(Request& request, std::size_t partition, decl::Finish finish);
 
   ConductorOptions options_;
   wire::Mesh& mesh_;
   Queue<Inbox> inbox_;
-  std::atomic<std::uint64_t> next_id_{1};
+  std::mutex submit_mutex_;  // ids are in the order of the inbox
+  std::uint64_t next_id_ = 1;
   std::atomic<int> num_submitted_{0};  // queued plus live, so that submit() can refuse at once
   std::atomic<bool> draining_{false};
-  mutable std::mutex state_mutex_;  // guards ready_, failure_, counters_
+  mutable std::mutex state_mutex_;  // guards the next five
   std::condition_variable state_changed_;
   std::set<WorkerId> ready_;
-  std::string failure_;
+  std::map<WorkerId, std::string> failures_;  // of workers that are gone, until they are ready again
+  bool was_ready_ = false;                    // every worker, at one time
   struct Counters {
     std::int64_t finished = 0, failed = 0, cancelled = 0, running = 0, waiting = 0, tokens = 0;
   } counters_;
@@ -143,6 +174,7 @@ class Conductor final : public Frontend {
   std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> load_;  // live requests by (model, group, replica)
   std::mt19937_64 random_;
   bool stopping_ = false;
+  bool stopped_ = false;
   std::thread thread_;
 };
 

@@ -24,9 +24,11 @@ struct RowInputs {
   decl::WalkRef walk;
   const decl::Run* run = nullptr;
   std::vector<Values> ports;  // per input port of `run`
+  std::vector<int> num_seen;  // per input port: leading items of a chunk that an earlier chunk held too; may be empty
   std::shared_ptr<const std::map<std::string, std::int64_t>> flags;  // of the walk, set by the plan; may be null
   int iteration = 0;                                                 // of the innermost loop
   bool is_final = false;                                             // the last chunk of a stream is among the inputs
+  std::uint32_t tag = 0;                                             // the caller's, given back in RowResult
 
   std::int64_t flag(const std::string& name, std::int64_t fallback) const;
   // The port's first value, or null when this run has no such port or it came empty.

@@ -153,12 +153,6 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
   return engine;
 }
 
-Result<RowDemand> Engine::declare(const RowInputs& row) {
-  MSTAR_TRY_ASSIGN(RowDemand demand, body_->declare(row));
-  for (const SlotSource& source : demand.sources)
-    if (!source.value) return internal_error("component '" + spec_.name + "' got no value for '" + input_slots_[source.slot].name + "'");
-  return demand;
-}
 
 Result<resource::Admit> Engine::admit(const resource::StepRow& row) {
   std::size_t granted = 0;
@@ -178,10 +172,17 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
   for (RowInputs& row : rows) {
     auto demand = declare(row);
     if (!demand) {
-      out.failed.push_back({row.request, std::move(demand.error()), {}, {}});
+      out.failed.push_back({row.request, std::move(demand.error()), {}, {}, row.tag});
       continue;
     }
     const resource::StepRow claim{row.request, demand->resources};
+    if (claim.demand.tokens > options_.limits.max_tokens) {
+      out.failed.push_back({row.request,
+                            invalid_request("an input of " + std::to_string(claim.demand.tokens) + " tokens is longer than a step of '" +
+                                            spec_.name + "' (" + std::to_string(options_.limits.max_tokens) + ")"),
+                            {}, {}, row.tag});
+      continue;
+    }
     const bool full = step->num_rows() == options_.limits.max_rows ||
                       step->rows.num_tokens() + claim.demand.tokens > options_.limits.max_tokens;
     if (full && step->num_rows() > 0) {
@@ -190,12 +191,12 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
     }
     auto admitted = admit(claim);
     if (!admitted) {
-      out.failed.push_back({row.request, std::move(admitted.error()), {}, {}});
+      out.failed.push_back({row.request, std::move(admitted.error()), {}, {}, row.tag});
     } else if (*admitted == resource::Admit::wait) {
       out.waiting.push_back(std::move(row));
     } else {
       step->rows.add(claim);
-      step->results.push_back({row.request, std::nullopt, std::vector<Values>(row.run->outputs.size()), {}});
+      step->results.push_back({row.request, std::nullopt, std::vector<Values>(row.run->outputs.size()), {}, row.tag});
       step->inputs.push_back(std::move(row));
       step->demands.push_back(std::move(*demand));
       // Sources point into the row's ports, which moved with it: the vectors keep their heap storage, so they stay valid.
@@ -255,6 +256,17 @@ TensorView slot_view(const SlotSpec& spec, void* pointer, std::int64_t items, De
 }
 
 }  // namespace
+
+// A value that no slot can take is this row's fault, so it is found here and not in gather().
+Result<RowDemand> Engine::declare(const RowInputs& row) {
+  MSTAR_TRY_ASSIGN(RowDemand demand, body_->declare(row));
+  for (const SlotSource& source : demand.sources) {
+    const SlotSpec& slot = input_slots_[source.slot];
+    if (!source.value) return internal_error("component '" + spec_.name + "' got no value for '" + slot.name + "'");
+    MSTAR_TRY(count_items(slot, source_of(*source.value), spec_.name));
+  }
+  return demand;
+}
 
 Status Engine::gather(Step& step) {
   step.input_views.resize(input_slots_.size());

@@ -39,6 +39,7 @@ struct RowResult {
   std::optional<Error> error;
   std::vector<Values> outputs;             // per output port of the Run
   std::vector<std::string> stopped_loops;  // component signals
+  std::uint32_t tag = 0;                   // RowInputs::tag
 };
 
 struct StepCounters {

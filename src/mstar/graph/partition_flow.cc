@@ -334,6 +334,7 @@ bool PartitionState::complete(ReadyNode ready, std::span<Values> outputs, const 
     for (int d = spec.depth; d-- > 0;) s.stop_after_this(ready.node, spec.loops[static_cast<std::size_t>(d)], effects);
   }
   s.done.end_partition = s.done.end_partition || stops.end_partition;
+  s.done.budget_spent = s.done.budget_spent || stops.budget_spent;
   node.phase = State::Phase::done;
   s.leave(ready.node);
   const std::size_t num_outputs = std::min(outputs.size(), spec.run->outputs.size());

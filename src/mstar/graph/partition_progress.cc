@@ -107,6 +107,7 @@ bool PartitionProgress::on_fragment(WorkerId worker, const FragmentDone& done) {
   num_tokens_ += done.num_tokens;
   final_consumed_ = final_consumed_ || done.final_consumed;
   end_partition_ = end_partition_ || done.end_partition;
+  budget_spent_ = budget_spent_ || done.budget_spent;
   if (running()) return false;
   finished_ = walk_;
   ++num_walks_;

@@ -35,6 +35,7 @@ class PartitionProgress {
   std::int64_t num_tokens() const { return num_tokens_; }
   bool final_consumed() const { return final_consumed_; }  // the partition is done: a stream that it reads has ended
   bool end_partition() const { return end_partition_; }    // a stop at prefill: the partition is done
+  bool budget_spent() const { return budget_spent_; }      // that stop was one of the token budget
   const std::map<std::string, decl::LoopEnd>& loop_ends() const { return loop_ends_; }  // of the last ended walk
   // Items that this partition's passes produced, by stream port; of complete passes.
   std::int64_t produced(decl::PortRef port) const;
@@ -59,6 +60,7 @@ class PartitionProgress {
   std::int64_t num_tokens_ = 0;
   bool final_consumed_ = false;
   bool end_partition_ = false;
+  bool budget_spent_ = false;
 };
 
 }  // namespace mstar::graph

@@ -47,6 +47,7 @@ struct AheadStep {
 struct StopSignals {
   std::span<const LoopIndex> loops = {};  // end after this iteration
   bool end_partition = false;             // a stop at prefill
+  bool budget_spent = false;              // ... because of the token budget, not of a stop id
 };
 
 // What a completion causes. The worker sends it on in this order: stops, then all others, then `done`.

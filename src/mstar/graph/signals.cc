@@ -9,6 +9,17 @@ bool EarlySignals::hold(RequestId request, PartitionSignal signal) {
   return true;
 }
 
+void EarlySignals::forget_before(RequestId request) {
+  for (auto at = held_.begin(); at != held_.end();) {
+    if (at->first < request) {
+      num_signals_ -= at->second.size();
+      at = held_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+}
+
 EarlySignals::Replay EarlySignals::take(RequestId request) {
   Replay replay;
   const auto at = held_.find(request);

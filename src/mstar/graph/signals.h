@@ -83,6 +83,7 @@ struct FragmentDone {
   std::int64_t num_tokens = 0;                                   // counted here in this pass
   bool final_consumed = false;  // a final chunk went in: no further pass of this partition can run
   bool end_partition = false;   // a stop at prefill
+  bool budget_spent = false;    // ... because of the token budget, not of a stop id
   bool cancelled = false;       // the pass was cut off; kept values that it wrote are lost
 };
 
@@ -106,6 +107,9 @@ class EarlySignals {
     std::vector<PartitionSignal> signals;  // in order of arrival, those before a removal
     bool removed = false;                  // a removal was among them: don't create state, nothing else is replayed
   };
+  // Forgets what is held for requests before this one: requests are added in the order of their ids, so those never will
+  // be.
+  void forget_before(RequestId request);
   // Everything held for the request; it is forgotten here.
   Replay take(RequestId request);
   std::size_t num_signals() const { return num_signals_; }

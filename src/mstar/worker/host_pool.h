@@ -9,12 +9,19 @@
 
 namespace mstar::worker {
 
-// Thread: submit from any. Jobs of one caller may run at the same time and out of order.
-class HostPool {
+// Where host components run. Thread: submit from any. Jobs of one caller may run at the same time and out of order.
+class HostExecutor {
+ public:
+  virtual ~HostExecutor() = default;
+  virtual void submit(std::function<void()> job) = 0;
+};
+
+// Runs every job that it was given before it is gone.
+class HostPool final : public HostExecutor {
  public:
   explicit HostPool(int num_threads);
-  ~HostPool();
-  void submit(std::function<void()> job) { jobs_.push(std::move(job)); }
+  ~HostPool() override;
+  void submit(std::function<void()> job) override { jobs_.push(std::move(job)); }
 
  private:
   Queue<std::function<void()>> jobs_;

@@ -1,0 +1,99 @@
+// From what the workers report to what runs next and what the client gets.
+#include "mstar/conductor/conductor.h"
+
+namespace mstar::conductor {
+
+using decl::PartitionRef;
+
+std::map<decl::PortRef, decl::StreamCounts> Conductor::stream_counts(const Request& request, std::size_t p) const {
+  std::map<decl::PortRef, decl::StreamCounts> out;
+  for (const auto& stream : request.placed->model().partitions()[p].streams) {
+    decl::StreamCounts counts;
+    counts.consumed = request.partitions[p].progress->consumed(stream.port);
+    if (stream.producer.valid()) {
+      const Partition& producer = request.partitions[stream.producer.value];
+      counts.produced = producer.progress->produced(stream.port);
+      counts.producer_done = producer.done;
+    }
+    out[stream.port] = counts;
+  }
+  return out;
+}
+
+void Conductor::advance(Request& request, std::size_t p) {
+  Partition& partition = request.partitions[p];
+  const graph::PartitionProgress& progress = *partition.progress;
+  const auto streams = stream_counts(request, p);
+  const decl::PlanView view{.params = *request.submit.params,
+                            .finished = progress.finished(),
+                            .num_walks = progress.num_walks(),
+                            .kept = request.kept,
+                            .streams = streams,
+                            .loop_ends = progress.loop_ends(),
+                            .num_tokens = progress.num_tokens()};
+  auto decision = partition.plan->next(view);
+  if (!decision) return end(request, Failed{std::move(decision.error())});
+  if (const auto* done = std::get_if<decl::Done>(&*decision)) return finish_partition(request, p, done->finish);
+  auto starts = partition.progress->begin(std::get<decl::NextWalk>(*decision));
+  if (!starts) return end(request, Failed{std::move(starts.error())});
+  const PartitionRef ref(static_cast<std::uint16_t>(p));
+  for (auto& [worker, start] : *starts)
+    mesh_.to_worker(worker, wire::PartitionMessage{request.submit.id, {ref, std::move(start)}});
+}
+
+void Conductor::finish_partition(Request& request, std::size_t p, decl::Finish finish) {
+  Partition& partition = request.partitions[p];
+  partition.done = true;
+  partition.finish = finish;
+  for (const auto& [port, consumer] : partition.progress->out_streams()) {
+    const WorkerId worker = request.placed->stream_worker(consumer, port);
+    const graph::StreamEnd stream_end{port, partition.progress->produced(port)};
+    if (worker.valid()) mesh_.to_worker(worker, wire::PartitionMessage{request.submit.id, {consumer, stream_end}});
+  }
+  Finished finished;
+  for (const Partition& each : request.partitions) {
+    if (!each.done) return;
+    if (each.finish != decl::Finish::stop) finished.finish = each.finish;
+    finished.usage.completion_tokens += each.progress->num_tokens();
+  }
+  finished.usage.prompt_tokens = request.submit.num_prompt_tokens;
+  finished.metadata = std::move(request.metadata);
+  finished.usage.audio_seconds = finished.metadata.get_number("duration", 0).value_or(0);
+  end(request, std::move(finished));
+}
+
+void Conductor::on(wire::FragmentReport message) {
+  Request* request = find(message.request);
+  if (!request || request->ended || message.partition.value >= request->partitions.size()) return;
+  Partition& partition = request->partitions[message.partition.value];
+  for (auto& [port, values] : message.kept) request->kept[port] = std::move(values);
+  if (!partition.progress->on_fragment(message.worker, message.done) || partition.done) return;
+  const bool stopped = partition.progress->end_partition();
+  if (!stopped && !partition.progress->final_consumed()) return advance(*request, message.partition.value);
+  const bool length = stopped && partition.progress->budget_spent();
+  finish_partition(*request, message.partition.value, length ? decl::Finish::length : decl::Finish::stop);
+}
+
+void Conductor::on(wire::ClientValue message) {
+  Request* request = find(message.request);
+  if (!request || request->ended) return;
+  const decl::Decl& declaration = request->placed->model().declaration();
+  if (message.port.value >= declaration.ports().size()) return;
+  decl::ToClient travel;
+  for (const auto& each : declaration.at(message.port).travel)
+    if (const auto* to_client = std::get_if<decl::ToClient>(&each)) travel = *to_client;
+  const decl::Surface& surface = *request->submit.surface;
+  for (HostValue& value : message.values) {
+    Result<decl::Chunk> chunk = decl::Chunk{travel.modality, travel.format, std::move(value), {}};
+    if (surface.emit) chunk = surface.emit(message.port, chunk->value, *request->submit.params);
+    if (!chunk) return end(*request, Failed{std::move(chunk.error())});
+    // "metadata" says something of the whole answer: it waits for the terminal event.
+    if (chunk->format == "metadata") {
+      for (const auto& [name, each] : chunk->metadata.values()) request->metadata.set(name, each);
+    } else {
+      request->submit.sink->on_event(std::move(*chunk));
+    }
+  }
+}
+
+}  // namespace mstar::conductor

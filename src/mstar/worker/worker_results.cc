@@ -1,0 +1,130 @@
+// From a node's outputs to stops, signals and reports.
+#include <algorithm>
+
+#include "mstar/worker/worker.h"
+
+namespace mstar::worker {
+
+using decl::PartitionRef;
+
+namespace {
+
+// Whether a sampled value holds a stop id of the rule or of the request.
+bool holds_stop_id(const Values& values, const decl::TokenStop& rule, const decl::SamplingParams& sampling) {
+  if (values.empty() || sampling.ignore_eos) return false;
+  for (const std::int32_t token : values.back().host.as<std::int32_t>()) {
+    if (std::find(rule.ids.begin(), rule.ids.end(), token) != rule.ids.end()) return true;
+    if (std::find(sampling.stop_ids.begin(), sampling.stop_ids.end(), token) != sampling.stop_ids.end()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+graph::StopSignals Worker::find_stops(const Live& live, const graph::PartitionState& state, const graph::Node& node,
+                                      const std::vector<Values>& outputs, std::vector<graph::LoopIndex>& loops) const {
+  const auto& sampling = live.params->sampling;
+  graph::StopSignals stops;
+  for (const graph::NodeStop& stop : node.stops) {
+    const bool at_prefill = stop.loop == graph::kNoLoop;
+    if (at_prefill && !stop.rule->last_prefill_flag.empty()) {
+      const auto flag = state.flags().find(stop.rule->last_prefill_flag);
+      if (flag == state.flags().end() || flag->second == 0) continue;
+    }
+    const bool hit = holds_stop_id(outputs[stop.output], *stop.rule, sampling);
+    if (at_prefill) {
+      stops.end_partition |= hit || sampling.max_tokens == 1;
+      stops.budget_spent |= !hit && sampling.max_tokens == 1;
+    } else if (hit) {
+      loops.push_back(stop.loop);
+    }
+  }
+  stops.loops = loops;
+  return stops;
+}
+
+void Worker::complete(Live& live, PartitionRef partition, graph::ReadyNode ready, std::vector<Values> outputs,
+                      const std::vector<std::string>& stopped_loops) {
+  auto& state = *live.partitions[partition.value];
+  if (!state.is_current(ready)) return;
+  const graph::CompiledWalk& walk = live.placed->model().at(state.walk());
+  const graph::Node& node = walk.nodes[ready.node];
+  if (outputs.size() != node.run->outputs.size())
+    return fail(live, internal_error("component '" + live.placed->model().declaration().at(node.component).name() +
+                                     "' gave " + std::to_string(outputs.size()) + " outputs, its run declares " +
+                                     std::to_string(node.run->outputs.size())));
+  std::vector<graph::LoopIndex> loops;
+  for (const std::string& name : stopped_loops)
+    if (const auto loop = walk.find_loop(name); loop != graph::kNoLoop) loops.push_back(loop);
+  const graph::StopSignals stops = find_stops(live, state, node, outputs, loops);
+  if (state.complete(ready, outputs, stops, effects_)) send_effects(live, partition, effects_);
+  collect_ready(live, partition);
+}
+
+void Worker::collect_ready(Live& live, PartitionRef partition) {
+  auto& state = *live.partitions[partition.value];
+  while (!live.over()) {
+    const auto ready = state.take_ready();
+    if (!ready) return;
+    const auto& node = live.placed->model().at(state.walk()).nodes[ready->node];
+    const auto lane = lane_of_.find({live.model, node.component.value});
+    if (lane == lane_of_.end()) {
+      start_stage(live, partition, *ready);
+      continue;
+    }
+    lanes_[lane->second].queue.push_back({live.request, partition, *ready});
+    lanes_[lane->second].blocked = false;
+  }
+}
+
+void Worker::send_signal(const Live& live, WorkerId worker, PartitionRef partition, graph::Signal signal) {
+  wire::PartitionMessage message{live.request, {partition, std::move(signal)}};
+  if (worker == options_.id) {
+    inbox_->push(Inbox(wire::ToWorker(std::move(message))));
+  } else {
+    mesh_.to_worker(worker, std::move(message));
+  }
+}
+
+bool Worker::send_client(Live& live, graph::Effects::Client& client) {
+  wire::ClientValue out{live.request, client.port, {}};
+  for (const Value& value : client.values) {
+    auto host = value.to_host();
+    if (!host) {
+      fail(live, std::move(host.error()));
+      return false;
+    }
+    out.values.push_back(std::move(*host));
+  }
+  mesh_.to_conductor(std::move(out));
+  return true;
+}
+
+void Worker::send_effects(Live& live, PartitionRef partition, graph::Effects& effects) {
+  for (auto& stop : effects.stops)
+    for (const WorkerId worker : stop.peers) send_signal(live, worker, partition, stop.stop);
+  for (auto& each : effects.peers) send_signal(live, each.worker, partition, std::move(each.delivery));
+  for (auto& each : effects.items) send_signal(live, each.worker, each.to, std::move(each.items));
+  for (auto& each : effects.client)
+    if (!send_client(live, each)) return;
+  // Plans see small values of the host.
+  std::vector<std::pair<decl::PortRef, std::vector<HostValue>>> small;
+  for (auto& each : effects.kept) {
+    for (const WorkerId reader : each.readers) send_signal(live, reader, partition, each.value);
+    std::size_t bytes = 0;
+    bool on_host = true;
+    for (const Value& value : each.value.values) {
+      on_host &= value.on_host();
+      bytes += value.host.size_bytes();
+    }
+    if (!on_host || bytes > wire::kMaxPlanValueBytes) continue;
+    auto& list = small.emplace_back(each.value.port, std::vector<HostValue>{}).second;
+    for (const Value& value : each.value.values) list.push_back(value.host);
+  }
+  if (effects.done)
+    mesh_.to_conductor(
+        wire::FragmentReport{live.request, options_.id, partition, std::move(*effects.done), std::move(small)});
+  effects.clear();
+}
+
+}  // namespace mstar::worker
