@@ -32,7 +32,12 @@ TEST(Result, PassesValuesAndErrors) {
 }
 
 TEST(Result, ReadingAFailedValueDies) {
-  EXPECT_DEATH({ auto r = sum('x', '1'); (void)*r; }, "not a digit");
+  EXPECT_DEATH(
+      {
+        auto r = sum('x', '1');
+        (void)*r;
+      },
+      "not a digit");
 }
 
 TEST(DType, EveryHalfRoundTrips) {

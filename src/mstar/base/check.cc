@@ -21,12 +21,18 @@ void bad_result_access(const Error* error) {
 
 std::string_view code_name(Code code) {
   switch (code) {
-    case Code::invalid_request: return "invalid_request";
-    case Code::bad_model: return "bad_model";
-    case Code::exhausted: return "exhausted";
-    case Code::unavailable: return "unavailable";
-    case Code::cancelled: return "cancelled";
-    case Code::internal: return "internal";
+    case Code::invalid_request:
+      return "invalid_request";
+    case Code::bad_model:
+      return "bad_model";
+    case Code::exhausted:
+      return "exhausted";
+    case Code::unavailable:
+      return "unavailable";
+    case Code::cancelled:
+      return "cancelled";
+    case Code::internal:
+      return "internal";
   }
   return "internal";
 }

@@ -7,10 +7,10 @@ namespace mstar {
 [[noreturn]] void check_failed(const char* condition, const char* file, int line, std::string_view note = {});
 }
 
-#define MSTAR_CHECK(condition, ...)                                                                     \
-  do {                                                                                                  \
-    if (!(condition)) [[unlikely]]                                                                      \
-      ::mstar::check_failed(#condition, __FILE__, __LINE__ __VA_OPT__(, ) __VA_ARGS__);                 \
+#define MSTAR_CHECK(condition, ...)                                                     \
+  do {                                                                                  \
+    if (!(condition)) [[unlikely]]                                                      \
+      ::mstar::check_failed(#condition, __FILE__, __LINE__ __VA_OPT__(, ) __VA_ARGS__); \
   } while (false)
 
 #ifdef NDEBUG

@@ -1,4 +1,5 @@
-// A tensor on the host that may be shared between threads because nobody changes it: request inputs, host ports, chunks.
+// A tensor on the host that may be shared between threads because nobody changes it: request inputs, host ports,
+// chunks.
 #pragma once
 
 #include <cstddef>
@@ -51,9 +52,7 @@ class HostValue {
   std::span<const std::byte> bytes() const { return bytes_; }
   // Keeps bytes() alive.
   const std::shared_ptr<const void>& owner() const { return owner_; }
-  std::string_view text() const {
-    return {reinterpret_cast<const char*>(bytes().data()), bytes().size()};
-  }
+  std::string_view text() const { return {reinterpret_cast<const char*>(bytes().data()), bytes().size()}; }
   template <class T>
   std::span<const T> as() const {
     return {reinterpret_cast<const T*>(bytes().data()), bytes().size() / sizeof(T)};

@@ -7,7 +7,8 @@ namespace mstar {
 namespace {
 
 Error wrong_kind(std::string_view name, std::string_view wanted) {
-  return std::move(invalid_request("'" + std::string(name) + "' must be " + std::string(wanted))).with_field(std::string(name));
+  return std::move(invalid_request("'" + std::string(name) + "' must be " + std::string(wanted)))
+      .with_field(std::string(name));
 }
 
 template <class T>

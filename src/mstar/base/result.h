@@ -70,12 +70,12 @@ inline Error internal_error(std::string m, const char* f = __builtin_FILE(), int
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}        // NOLINT: implicit on purpose
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}    // NOLINT: implicit on purpose
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit on purpose
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit on purpose
   template <class U>
-    requires(std::is_convertible_v<U &&, T> && !std::is_same_v<std::decay_t<U>, T> &&
-             !std::is_same_v<std::decay_t<U>, Error> && !std::is_same_v<std::decay_t<U>, Result<T>>)
-  Result(U&& value) : state_(std::in_place_index<0>, std::forward<U>(value)) {}  // NOLINT: implicit on purpose
+  requires(std::is_convertible_v<U&&, T> && !std::is_same_v<std::decay_t<U>, T> &&
+           !std::is_same_v<std::decay_t<U>, Error> && !std::is_same_v<std::decay_t<U>, Result<T>>) Result(U&& value)
+      : state_(std::in_place_index<0>, std::forward<U>(value)) {}  // NOLINT: implicit on purpose
 
   bool has_value() const { return state_.index() == 0; }
   explicit operator bool() const { return has_value(); }
@@ -125,9 +125,9 @@ inline Status ok_status() { return {}; }
 #define MSTAR_CONCAT(a, b) MSTAR_CONCAT_INNER(a, b)
 
 // Returns the error of `expr` (a Status or Result) from the enclosing function, if it holds one.
-#define MSTAR_TRY(expr)                                              \
-  do {                                                               \
-    auto mstar_try_result = (expr);                                  \
+#define MSTAR_TRY(expr)                                                \
+  do {                                                                 \
+    auto mstar_try_result = (expr);                                    \
     if (!mstar_try_result) return std::move(mstar_try_result.error()); \
   } while (false)
 

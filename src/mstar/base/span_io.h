@@ -22,8 +22,7 @@ class ByteReader {
   std::size_t remaining() const { return bytes_.size() - position_; }
 
   template <class T>
-    requires std::is_arithmetic_v<T>
-  Result<T> read(std::string_view what) {
+  requires std::is_arithmetic_v<T> Result<T> read(std::string_view what) {
     if (remaining() < sizeof(T)) return short_by(what, sizeof(T));
     T value;
     std::memcpy(&value, bytes_.data() + position_, sizeof(T));
@@ -40,8 +39,9 @@ class ByteReader {
 
  private:
   Error short_by(std::string_view what, std::uint64_t wanted) const {
-    return bad_model("file ends inside " + std::string(what) + ": " + std::to_string(wanted) + " bytes wanted at offset " +
-                     std::to_string(position_) + ", " + std::to_string(remaining()) + " left");
+    return bad_model("file ends inside " + std::string(what) + ": " + std::to_string(wanted) +
+                     " bytes wanted at offset " + std::to_string(position_) + ", " + std::to_string(remaining()) +
+                     " left");
   }
 
   std::span<const std::byte> bytes_;

@@ -21,14 +21,14 @@ class DeviceBuffer {
   virtual Result<HostValue> to_host() const = 0;
 };
 
-// A HostValue, a shared DeviceBuffer (owners: every slot, kept port or message that holds the value), or both: small results
-// that the host has read already keep their bytes beside the buffer.
+// A HostValue, a shared DeviceBuffer (owners: every slot, kept port or message that holds the value), or both: small
+// results that the host has read already keep their bytes beside the buffer.
 struct Value {
   HostValue host;
   std::shared_ptr<const DeviceBuffer> device;
 
   Value() = default;
-  Value(HostValue h) : host(std::move(h)) {}                                // NOLINT: implicit on purpose
+  Value(HostValue h) : host(std::move(h)) {}                              // NOLINT: implicit on purpose
   Value(std::shared_ptr<const DeviceBuffer> d) : device(std::move(d)) {}  // NOLINT: implicit on purpose
   bool on_host() const { return device == nullptr || !host.is_signal(); }
   bool is_signal() const { return device == nullptr && host.is_signal(); }

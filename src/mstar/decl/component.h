@@ -43,7 +43,8 @@ struct CombinedWalks {
 struct DeviceComponent {
   std::string name;
   BuildBody build = {};  // empty only in fixtures that run with a null engine
-  std::vector<std::string> homes = {};  // prefixes of its weights' homes: a checkpoint weight of these that it leaves is a fault
+  std::vector<std::string> homes =
+      {};  // prefixes of its weights' homes: a checkpoint weight of these that it leaves is a fault
   std::vector<ResourceRef> uses = {};
   Capture capture = {};
   DType compute = DType::f32;

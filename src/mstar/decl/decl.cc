@@ -5,10 +5,12 @@
 namespace mstar::decl {
 namespace {
 
-constexpr std::string_view kModalities[] = {"text", "image", "video", "audio", "action", "scalar", "tensor", "video_frame"};
-constexpr std::string_view kRoutes[] = {"generate", "chat_completions", "completions", "responses", "embeddings",
-                                        "audio_transcriptions", "audio_translations", "audio_speech",
-                                        "images_generations", "images_edits", "videos_generations", "realtime"};
+constexpr std::string_view kModalities[] = {"text",   "image",  "video",  "audio",
+                                            "action", "scalar", "tensor", "video_frame"};
+constexpr std::string_view kRoutes[] = {"generate",           "chat_completions",   "completions",
+                                        "responses",          "embeddings",         "audio_transcriptions",
+                                        "audio_translations", "audio_speech",       "images_generations",
+                                        "images_edits",       "videos_generations", "realtime"};
 
 class EachChunk final : public Plan {
  public:
@@ -89,13 +91,16 @@ PartitionRef Decl::partition(PartitionSpec spec) {
 }
 
 PortRef Decl::find_port(std::string_view name) const {
-  return find_named<PortRef>(ports_, name, +[](const PortSpec& p) -> std::string_view { return p.name; });
+  return find_named<PortRef>(
+      ports_, name, +[](const PortSpec& p) -> std::string_view { return p.name; });
 }
 WalkRef Decl::find_walk(std::string_view name) const {
-  return find_named<WalkRef>(walks_, name, +[](const Walk& w) -> std::string_view { return w.name; });
+  return find_named<WalkRef>(
+      walks_, name, +[](const Walk& w) -> std::string_view { return w.name; });
 }
 ComponentRef Decl::find_component(std::string_view name) const {
-  return find_named<ComponentRef>(components_, name, +[](const Component& c) -> std::string_view { return c.name(); });
+  return find_named<ComponentRef>(
+      components_, name, +[](const Component& c) -> std::string_view { return c.name(); });
 }
 PartitionRef Decl::partition_of(WalkRef walk) const {
   if (partitions_.empty() && walk.value < walks_.size()) return PartitionRef(0);

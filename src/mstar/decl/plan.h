@@ -27,20 +27,20 @@ enum class LoopEnd : std::uint8_t { cap, stop };
 // What a plan may look at. `kept` holds the values of Keep ports that are on the host and at most 64 KiB.
 struct PlanView {
   const RequestParams& params;
-  WalkRef finished;  // the walk that just ended; invalid at the start
+  WalkRef finished;   // the walk that just ended; invalid at the start
   int num_walks = 0;  // ended so far in this partition
   const std::map<PortRef, std::vector<HostValue>>& kept;
   const std::map<PortRef, StreamCounts>& streams;
   const std::map<std::string, LoopEnd>& loop_ends;  // of the finished walk
-  std::int64_t num_tokens = 0;  // counted so far in this partition
+  std::int64_t num_tokens = 0;                      // counted so far in this partition
 };
 
 struct NextWalk {
   WalkRef walk;
   std::vector<std::pair<PortRef, std::vector<HostValue>>> inputs = {};  // beside kept, request and stream ports
-  std::map<std::string, int> caps = {};                    // loop name -> largest number of iterations, >= 1
-  std::map<std::string, std::int64_t> flags = {};          // step parameters that components read
-  std::vector<PortRef> forget = {};                        // kept ports whose value is not needed again
+  std::map<std::string, int> caps = {};            // loop name -> largest number of iterations, >= 1
+  std::map<std::string, std::int64_t> flags = {};  // step parameters that components read
+  std::vector<PortRef> forget = {};                // kept ports whose value is not needed again
 };
 enum class Finish : std::uint8_t { stop, length, tool_calls, error };
 struct Done {

@@ -15,12 +15,23 @@
 namespace mstar::decl {
 
 enum class Route : std::uint8_t {
-  generate, chat_completions, completions, responses, embeddings, audio_transcriptions, audio_translations, audio_speech,
-  images_generations, images_edits, videos_generations, realtime
+  generate,
+  chat_completions,
+  completions,
+  responses,
+  embeddings,
+  audio_transcriptions,
+  audio_translations,
+  audio_speech,
+  images_generations,
+  images_edits,
+  videos_generations,
+  realtime
 };
 std::string_view route_name(Route route);
 
-// An uploaded or inlined file. `bytes` is never null. Owners of the bytes: the request and the host stages that read it.
+// An uploaded or inlined file. `bytes` is never null. Owners of the bytes: the request and the host stages that read
+// it.
 struct Media {
   Modality modality = Modality::audio;
   std::string field;

@@ -1,5 +1,5 @@
-// Resource specs: state that outlives a step. A component that uses none is stateless. Heads are global counts; a builder
-// divides them by head_shards.
+// Resource specs: state that outlives a step. A component that uses none is stateless. Heads are global counts; a
+// builder divides them by head_shards.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,8 @@ struct Fork {
   std::string to;
 };
 
-// One run of a component. Ready when every input is present. `outputs` are possible outputs: one that the component leaves
-// empty is not routed.
+// One run of a component. Ready when every input is present. `outputs` are possible outputs: one that the component
+// leaves empty is not routed.
 struct Run {
   ComponentRef component;
   std::vector<PortRef> inputs = {};
@@ -34,12 +34,14 @@ struct Parallel {
   std::vector<Section> sections;
 };
 
-// Ends a loop, or a partition at prefill, when a sampled token is a stop id. Evaluated for the whole batch from one host copy.
+// Ends a loop, or a partition at prefill, when a sampled token is a stop id. Evaluated for the whole batch from one
+// host copy.
 struct TokenStop {
-  PortRef token;                  // i32, the sampled ids
-  std::vector<std::int32_t> ids;  // stop ids; a request may add its own
+  PortRef token;                                // i32, the sampled ids
+  std::vector<std::int32_t> ids;                // stop ids; a request may add its own
   std::vector<std::string> prefill_walks = {};  // there a stop id or a one-token budget ends the partition
-  std::string last_prefill_flag = {};  // flag of the walk that marks the pass whose token is the reply's; empty: each pass
+  std::string last_prefill_flag =
+      {};  // flag of the walk that marks the pass whose token is the reply's; empty: each pass
 };
 // Ends only at the cap.
 struct StepCount {};

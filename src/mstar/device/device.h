@@ -1,4 +1,5 @@
-// What the runtime asks of a device: memory, streams, events. cpu/ and cuda/ implement it; only cuda/ calls the CUDA runtime.
+// What the runtime asks of a device: memory, streams, events. cpu/ and cuda/ implement it; only cuda/ calls the CUDA
+// runtime.
 #pragma once
 
 #include <cstddef>

@@ -27,10 +27,12 @@ int quota_cores() {
   std::ifstream v2("/sys/fs/cgroup/cpu.max");
   std::string quota;
   double period = 0;
-  if (v2 >> quota >> period && quota != "max" && period > 0) return std::max(1, static_cast<int>(std::ceil(std::atof(quota.c_str()) / period)));
+  if (v2 >> quota >> period && quota != "max" && period > 0)
+    return std::max(1, static_cast<int>(std::ceil(std::atof(quota.c_str()) / period)));
   std::ifstream v1_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), v1_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
   double q = -1;
-  if (v1_quota >> q && v1_period >> period && q > 0 && period > 0) return std::max(1, static_cast<int>(std::ceil(q / period)));
+  if (v1_quota >> q && v1_period >> period && q > 0 && period > 0)
+    return std::max(1, static_cast<int>(std::ceil(q / period)));
   return 0;
 }
 
@@ -40,7 +42,8 @@ CpuPlan make_cpu_plan(int wanted) {
   if (wanted > 0) return {wanted};
   cpu_set_t set;
   CPU_ZERO(&set);
-  int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
+  int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
+                                                           : static_cast<int>(std::thread::hardware_concurrency());
   if (const int quota = quota_cores(); quota > 0) cores = std::min(cores, quota);
   return {std::max(1, cores)};
 }
@@ -68,7 +71,8 @@ void ThreadPool::run(std::int64_t num_tiles, Call call, void* context) {
     std::lock_guard lock(sleep_mutex_);
     wake_.notify_all();
   }
-  for (std::int64_t tile; (tile = next_tile_.fetch_add(1, std::memory_order_relaxed)) < num_tiles;) call(context, tile, 0);
+  for (std::int64_t tile; (tile = next_tile_.fetch_add(1, std::memory_order_relaxed)) < num_tiles;)
+    call(context, tile, 0);
   // Every thread checks in once per job, so that none still holds this job when the next one is laid out.
   for (int spin = 0; num_busy_.load(std::memory_order_acquire) > 0; ++spin) {
     if (spin < kSpins) {

@@ -20,9 +20,9 @@ struct CpuPlan {
 // Cores in the affinity mask, cut by the cgroup v1 or v2 CPU quota (rounded up), at least 1. `wanted` > 0 overrides.
 CpuPlan make_cpu_plan(int wanted = 0);
 
-// parallel_for over tiles; the caller takes part. Threads spin a few microseconds and then sleep, so that a decode step of
-// ~100 us ops does not pay a futex for each.
-// Thread: parallel_for from one thread at a time per pool call site; concurrent callers are served one after another.
+// parallel_for over tiles; the caller takes part. Threads spin a few microseconds and then sleep, so that a decode step
+// of ~100 us ops does not pay a futex for each. Thread: parallel_for from one thread at a time per pool call site;
+// concurrent callers are served one after another.
 class ThreadPool {
  public:
   explicit ThreadPool(int num_threads);

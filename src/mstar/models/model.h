@@ -1,4 +1,5 @@
-// The table of model families and what each must provide. A family is one directory or file here and one row in all_models.cc.
+// The table of model families and what each must provide. A family is one directory or file here and one row in
+// all_models.cc.
 #pragma once
 
 #include <filesystem>

@@ -10,7 +10,8 @@ Result<Tensor> load_f32(const LoadContext& context, const std::string& home, con
 Result<Linear> Linear::load(const LoadContext& context, const std::string& name, int num_outputs, int num_inputs,
                             bool has_bias) {
   Linear out;
-  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(name + ".weight", {num_outputs, num_inputs}));
+  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded,
+                   context.weights.take(name + ".weight", {num_outputs, num_inputs}));
   const weights::AlignedParts aligned = loaded.aligned();
   std::vector<LinearSource> sources;
   for (const auto& part : aligned.parts()) sources.push_back({part.weight, part.row_scale});
@@ -22,8 +23,12 @@ Result<Linear> Linear::load(const LoadContext& context, const std::string& name,
 }
 
 Status Linear::run(OpContext& ops, TensorView x, TensorView out, Activation activation, TensorView residual) const {
-  return linear(ops, {.x = x, .weight = &weight_, .bias = bias_ ? bias_.view() : TensorView(), .residual = residual,
-                      .activation = activation, .out = out});
+  return linear(ops, {.x = x,
+                      .weight = &weight_,
+                      .bias = bias_ ? bias_.view() : TensorView(),
+                      .residual = residual,
+                      .activation = activation,
+                      .out = out});
 }
 
 Result<LayerNorm> LayerNorm::load(const LoadContext& context, const std::string& name, int dim, float epsilon) {

@@ -50,7 +50,8 @@ TensorView TensorView::reshaped(Shape s) const {
 
 Result<Tensor> Tensor::allocate(Device& device, DType dtype, Shape shape) {
   Tensor out;
-  MSTAR_TRY_ASSIGN(void* const pointer, device.allocate(static_cast<std::size_t>(shape.num_elements()) * dtype_bytes(dtype)));
+  MSTAR_TRY_ASSIGN(void* const pointer,
+                   device.allocate(static_cast<std::size_t>(shape.num_elements()) * dtype_bytes(dtype)));
   out.view_ = TensorView(pointer, dtype, shape, device.id());
   out.device_ = &device;
   return out;

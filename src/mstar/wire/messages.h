@@ -1,5 +1,5 @@
-// What the conductor and the workers say to each other. Plain data: the same structs travel in process and, through the codec,
-// between processes. Order is kept per sender; across senders it is not.
+// What the conductor and the workers say to each other. Plain data: the same structs travel in process and, through the
+// codec, between processes. Order is kept per sender; across senders it is not.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,13 @@ namespace mstar::wire {
 // Bumped on every change of a struct below or of graph/signals.h; processes of different versions refuse each other.
 inline constexpr std::uint32_t kVersion = 1;
 
-// ---- to a worker -------------------------------------------------------------------------------------------------------
+// ---- to a worker
+// -------------------------------------------------------------------------------------------------------
 struct AddRequest {
   RequestId request;
   std::uint32_t model = 0;  // index in the deployment
   std::shared_ptr<const decl::RequestParams> params;
-  std::vector<WorkerId> placement;  // graph::RequestPlacement::table()
+  std::vector<WorkerId> placement;                       // graph::RequestPlacement::table()
   std::vector<std::pair<decl::PortRef, Values>> inputs;  // FromRequest ports that this worker reads
 };
 struct PartitionMessage {
@@ -39,14 +40,16 @@ struct CancelPartition {
   decl::PartitionRef partition;
   bool drop_streams = true;
 };
-// Hard teardown; answered by Removed once nothing of the request is left, also for a request that the worker never knew.
+// Hard teardown; answered by Removed once nothing of the request is left, also for a request that the worker never
+// knew.
 struct RemoveRequest {
   RequestId request;
 };
 struct Shutdown {};
 using ToWorker = std::variant<AddRequest, PartitionMessage, CancelPartition, RemoveRequest, Shutdown>;
 
-// ---- to the conductor --------------------------------------------------------------------------------------------------
+// ---- to the conductor
+// --------------------------------------------------------------------------------------------------
 struct WorkerReady {
   WorkerId worker;
 };

@@ -17,7 +17,8 @@ struct WhisperWalks {
   PortRef seek, language, next, history;
 };
 
-// Next-window plan: [detect] -> listen|prompt -> decode|close -> listen ... until the recording ends. Plain sequential decoding.
+// Next-window plan: [detect] -> listen|prompt -> decode|close -> listen ... until the recording ends. Plain sequential
+// decoding.
 class WhisperPlan final : public Plan {
  public:
   WhisperPlan(const WhisperRefs& refs, const WhisperWalks& walks, const RequestParams& params)
@@ -31,7 +32,8 @@ class WhisperPlan final : public Plan {
 
   Result<Decision> next(const PlanView& view) override {
     if (!view.finished.valid()) {
-      if (config_.tokens.multilingual && language_ < 0) return Decision(with_prompt(walks_.detect, {config_.tokens.sot}));
+      if (config_.tokens.multilingual && language_ < 0)
+        return Decision(with_prompt(walks_.detect, {config_.tokens.sot}));
       return Decision(window(walks_.listen));
     }
     if (view.finished == walks_.detect) {
@@ -53,14 +55,18 @@ class WhisperPlan final : public Plan {
     if (walk != walks_.prompt) next.inputs.push_back({walks_.seek, {HostValue::i32(seek)}});
     return next;
   }
-  NextWalk window(WalkRef walk) { return with_prompt(walk, window_prompt(config_.tokens, history_, language_, translate_)); }
+  NextWalk window(WalkRef walk) {
+    return with_prompt(walk, window_prompt(config_.tokens, history_, language_, translate_));
+  }
 
   NextWalk after_prompt(const PlanView& view) {
     const HostValue first = view.kept.at(refs_.first).front();
     const auto& sampling = view.params.sampling;
-    // The prompt's last token is fed by the walk that samples the first one, so it counts as a position, not as a token.
+    // The prompt's last token is fed by the walk that samples the first one, so it counts as a position, not as a
+    // token.
     int budget = std::min(kMaxWindowTokens, config_.text_positions - prompt_tokens_ + 1);
-    if (sampling.max_tokens >= 0) budget = static_cast<int>(std::min<std::int64_t>(budget, sampling.max_tokens - view.num_tokens + 1));
+    if (sampling.max_tokens >= 0)
+      budget = static_cast<int>(std::min<std::int64_t>(budget, sampling.max_tokens - view.num_tokens + 1));
     const bool ended = first.as<std::int32_t>()[0] == config_.tokens.eot && !sampling.ignore_eos;
     const std::int32_t language[1] = {language_};
     NextWalk next{.walk = ended || budget <= 1 ? walks_.close : walks_.decode};
@@ -101,7 +107,8 @@ Result<Intake> intake(const WhisperRefs& refs, PortRef file, const ApiRequest& r
   Intake out;
   if (request.media.size() != 1 || request.media[0].modality != Modality::audio)
     return std::move(invalid_request(request.media.empty() ? "no audio was sent: put it in the form field 'file'"
-                                                           : "one audio file a request, please")).with_field("file");
+                                                           : "one audio file a request, please"))
+        .with_field("file");
   out.inputs[file] = {HostValue::shared_blob(request.media[0].bytes)};
   out.params.fields = request.fields;
   out.params.output_modalities = {Modality::text};
@@ -116,7 +123,9 @@ Result<Intake> intake(const WhisperRefs& refs, PortRef file, const ApiRequest& r
     return std::move(invalid_request("this model knows English only and cannot translate")).with_field("model");
   MSTAR_TRY_ASSIGN(const std::string language, fields.get_string("language", ""));
   if (!language.empty() && config.tokens.multilingual && config.tokens.language_id(*config.tokenizer, language) < 0)
-    return std::move(invalid_request("'" + language + "' is no language of this model; give a code such as en, de or zh")).with_field("language");
+    return std::move(
+               invalid_request("'" + language + "' is no language of this model; give a code such as en, de or zh"))
+        .with_field("language");
   if (!language.empty() && !config.tokens.multilingual && language != "en")
     return std::move(invalid_request("this model knows English (en) only")).with_field("language");
   MSTAR_TRY(fields.get_string("prompt", ""));
@@ -150,9 +159,16 @@ Result<Decl> declare_whisper(const ModelSource& source) {
   WhisperWalks w;
   r.config = config;
 
-  r.self_kv = d.resource(PagedKv{.name = "decoder.kv", .layers = c.decoder_layers, .kv_heads = c.heads, .head_dim = c.head_dim(),
-                                 .page_tokens = 16, .max_tokens_per_request = c.text_positions});
-  r.cross_kv = d.resource(CrossKv{.name = "decoder.cross", .layers = c.decoder_layers, .kv_heads = c.heads, .head_dim = c.head_dim(),
+  r.self_kv = d.resource(PagedKv{.name = "decoder.kv",
+                                 .layers = c.decoder_layers,
+                                 .kv_heads = c.heads,
+                                 .head_dim = c.head_dim(),
+                                 .page_tokens = 16,
+                                 .max_tokens_per_request = c.text_positions});
+  r.cross_kv = d.resource(CrossKv{.name = "decoder.cross",
+                                  .layers = c.decoder_layers,
+                                  .kv_heads = c.heads,
+                                  .head_dim = c.head_dim(),
                                   .max_context_tokens = c.audio_positions});
   r.sampler = d.resource(Sampler{.name = "decoder.sampler", .vocab = c.vocab});
 
@@ -165,41 +181,62 @@ Result<Decl> declare_whisper(const ModelSource& source) {
   r.mel_max = d.port({.name = "mel_max", .dtype = DType::f32, .axes = {{"one", 1}}});
   const PortRef length = d.port({.name = "length", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
   r.mel = d.port({.name = "mel", .dtype = DType::f32, .axes = {{"mels", c.num_mels}, {"frames", c.window_frames()}}});
-  r.states = d.port({.name = "states", .dtype = DType::f32, .axes = {{"positions", c.audio_positions}, {"dim", c.dim}}});
+  r.states =
+      d.port({.name = "states", .dtype = DType::f32, .axes = {{"positions", c.audio_positions}, {"dim", c.dim}}});
   r.context = d.port({.name = "context", .dtype = DType::i32, .axes = {{"one", 1}}});
-  r.language_probs = d.port({.name = "language_probs", .dtype = DType::f32, .axes = {{"languages"}}, .travel = {Keep{}}});
-  r.first = d.port({.name = "first", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {Keep{}}, .counts_token = true});
+  r.language_probs =
+      d.port({.name = "language_probs", .dtype = DType::f32, .axes = {{"languages"}}, .travel = {Keep{}}});
+  r.first =
+      d.port({.name = "first", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {Keep{}}, .counts_token = true});
   r.first_score = d.port({.name = "first_score", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
   r.no_speech = d.port({.name = "no_speech", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
-  r.token = d.port({.name = "token", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}, .counts_token = true});
+  r.token = d.port(
+      {.name = "token", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}, .counts_token = true});
   r.score = d.port({.name = "score", .dtype = DType::f32, .axes = {{"one", 1}}});
-  const PortRef segments = d.port({.name = "segments", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "segment"}}});
-  const PortRef about = d.port({.name = "about", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "metadata"}}});
+  const PortRef segments =
+      d.port({.name = "segments", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "segment"}}});
+  const PortRef about =
+      d.port({.name = "about", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "metadata"}}});
   w.next = d.port({.name = "next", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {Keep{}}});
   w.history = d.port({.name = "history", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {Keep{}}});
 
-  const auto audio = d.component(HostComponent{.name = "audio", .make = [config](const RequestParams&) { return make_audio_stage(config); }});
-  const auto segment = d.component(HostComponent{.name = "segment", .make = [config](const RequestParams& p) { return make_segment_stage(config, p); }});
+  const auto audio = d.component(
+      HostComponent{.name = "audio", .make = [config](const RequestParams&) { return make_audio_stage(config); }});
+  const auto segment = d.component(HostComponent{
+      .name = "segment", .make = [config](const RequestParams& p) { return make_segment_stage(config, p); }});
   const auto features = d.component(DeviceComponent{.name = "features", .build = build_whisper_features(r)});
-  const auto encoder = d.component(DeviceComponent{.name = "encoder", .build = build_whisper_encoder(r), .homes = {"encoder."}});
-  const auto cross = d.component(DeviceComponent{.name = "cross", .build = build_whisper_cross(r), .uses = {r.cross_kv}});
-  const auto decoder = d.component(DeviceComponent{.name = "decoder", .build = build_whisper_decoder(r), .homes = {"decoder."}, .uses = {r.self_kv, r.cross_kv, r.sampler},
-                                                   .max_batch_rows = 32, .max_batch_tokens = 512});
+  const auto encoder =
+      d.component(DeviceComponent{.name = "encoder", .build = build_whisper_encoder(r), .homes = {"encoder."}});
+  const auto cross =
+      d.component(DeviceComponent{.name = "cross", .build = build_whisper_cross(r), .uses = {r.cross_kv}});
+  const auto decoder = d.component(DeviceComponent{.name = "decoder",
+                                                   .build = build_whisper_decoder(r),
+                                                   .homes = {"decoder."},
+                                                   .uses = {r.self_kv, r.cross_kv, r.sampler},
+                                                   .max_batch_rows = 32,
+                                                   .max_batch_tokens = 512});
 
   const auto hear = [&](std::vector<PortRef> decoder_out) {
-    return Sequential{{Run{audio, {file, w.seek}, {r.pcm, r.window, r.mel_max, length}}, Run{features, {r.pcm, r.window, r.mel_max}, {r.mel}}, Run{encoder, {r.mel}, {r.states}},
-                       Run{cross, {r.states}, {r.context}}, Run{decoder, {r.context, r.prompt}, std::move(decoder_out)}}};
+    return Sequential{{Run{audio, {file, w.seek}, {r.pcm, r.window, r.mel_max, length}},
+                       Run{features, {r.pcm, r.window, r.mel_max}, {r.mel}}, Run{encoder, {r.mel}, {r.states}},
+                       Run{cross, {r.states}, {r.context}},
+                       Run{decoder, {r.context, r.prompt}, std::move(decoder_out)}}};
   };
   const std::vector<PortRef> firsts = {r.first, r.first_score, r.no_speech};
   w.detect = d.walk("detect", hear({r.language_probs}));
   w.listen = d.walk("listen", hear(firsts));
   w.prompt = d.walk("prompt", Run{decoder, {r.prompt}, firsts});
-  w.decode = d.walk("decode", Sequential{{Loop{.name = "decode", .body = {Run{decoder, {r.token}, {r.token, r.score}}},
-                                               .stop = TokenStop{.token = r.token, .ids = {c.tokens.eot}}, .at_most = kMaxWindowTokens,
-                                               .accumulated = {r.token, r.score}},
-                                          Run{segment, {r.window, w.language, r.first, r.first_score, r.no_speech, r.token, r.score, length},
-                                              {segments, w.next, w.history, about}}}});
-  w.close = d.walk("close", Run{segment, {r.window, w.language, r.first, r.first_score, r.no_speech, length},
+  w.decode = d.walk(
+      "decode", Sequential{{Loop{.name = "decode",
+                                 .body = {Run{decoder, {r.token}, {r.token, r.score}}},
+                                 .stop = TokenStop{.token = r.token, .ids = {c.tokens.eot}},
+                                 .at_most = kMaxWindowTokens,
+                                 .accumulated = {r.token, r.score}},
+                            Run{segment,
+                                {r.window, w.language, r.first, r.first_score, r.no_speech, r.token, r.score, length},
+                                {segments, w.next, w.history, about}}}});
+  w.close = d.walk("close", Run{segment,
+                                {r.window, w.language, r.first, r.first_score, r.no_speech, length},
                                 {segments, w.next, w.history, about}});
   d.partition({.walks = {w.detect, w.listen, w.prompt, w.decode, w.close},
                .plan = [r, w](const RequestParams& p) { return std::make_unique<WhisperPlan>(r, w, p); }});
@@ -213,7 +250,9 @@ Result<Decl> declare_whisper(const ModelSource& source) {
     return about_it;
   };
   for (const Route route : {Route::audio_transcriptions, Route::audio_translations, Route::generate})
-    d.surface({.route = route, .intake = [r, file](const ApiRequest& request) { return intake(r, file, request); }, .emit = emit});
+    d.surface({.route = route,
+               .intake = [r, file](const ApiRequest& request) { return intake(r, file, request); },
+               .emit = emit});
   d.weights(whisper_weight_rules(source.checkpoint->format()));
   return d;
 }

@@ -33,8 +33,8 @@ struct FeedForward {
 struct Attention {
   nn::LayerNorm norm;
   nn::Linear in, out;
-  static Result<Attention> load(const nn::LoadContext& context, const std::string& name, const std::string& in_name, int in_parts,
-                                const WhisperConfig& c) {
+  static Result<Attention> load(const nn::LoadContext& context, const std::string& name, const std::string& in_name,
+                                int in_parts, const WhisperConfig& c) {
     Attention a;
     MSTAR_TRY_ASSIGN(a.norm, nn::LayerNorm::load(context, name + ".norm", c.dim));
     MSTAR_TRY_ASSIGN(a.in, nn::Linear::load(context, name + "." + in_name, in_parts * c.dim, c.dim));
@@ -53,7 +53,9 @@ inline TensorView heads_of(TensorView fused, int index, const WhisperConfig& c) 
   return view;
 }
 // Contiguous rows [tokens, dim] as [tokens, heads, head_dim].
-inline TensorView as_heads(TensorView rows, const WhisperConfig& c) { return rows.reshaped({rows.dim(0), c.heads, c.head_dim()}); }
+inline TensorView as_heads(TensorView rows, const WhisperConfig& c) {
+  return rows.reshaped({rows.dim(0), c.heads, c.head_dim()});
+}
 inline float scale_of(const WhisperConfig& c) { return 1.0f / std::sqrt(static_cast<float>(c.head_dim())); }
 // Arena bytes of a temporary of `count` floats.
 inline std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float) + 256; }

@@ -8,12 +8,14 @@ namespace mstar::models {
 
 // Ports and resources that the bodies read by reference; filled by declare_whisper.
 struct WhisperRefs {
-  decl::PortRef pcm, window, mel_max, mel, states, context, prompt, token, first, score, first_score, no_speech, language_probs;
+  decl::PortRef pcm, window, mel_max, mel, states, context, prompt, token, first, score, first_score, no_speech,
+      language_probs;
   decl::ResourceRef self_kv, cross_kv, sampler;
   std::shared_ptr<const WhisperConfig> config;  // owners: the declaration's closures and the bodies
 };
 
-// pcm [samples] f32 of the window padded for its mel frames, window i32 (kWindow*), mel_max [1] f32 (NaN: the window's own)
+// pcm [samples] f32 of the window padded for its mel frames, window i32 (kWindow*), mel_max [1] f32 (NaN: the window's
+// own)
 // -> mel [num_mels, window frames], normalised, 0 past the content.
 decl::BuildBody build_whisper_features(const WhisperRefs& refs);
 // mel -> states [positions, dim].

@@ -39,17 +39,30 @@ struct Names {
 };
 Names names_of(weights::Format format, const weights::Checkpoint& checkpoint) {
   if (format == weights::Format::ctranslate2)
-    return {"encoder/conv1/weight", "decoder/embeddings/weight", "encoder/position_encodings/encodings",
-            "decoder/position_encodings/encodings", "encoder/layer_", "decoder/layer_", "/ffn/layer_norm/gamma", "/ffn/linear_0/weight"};
+    return {"encoder/conv1/weight",
+            "decoder/embeddings/weight",
+            "encoder/position_encodings/encodings",
+            "decoder/position_encodings/encodings",
+            "encoder/layer_",
+            "decoder/layer_",
+            "/ffn/layer_norm/gamma",
+            "/ffn/linear_0/weight"};
   const std::string root = checkpoint.find("model.encoder.conv1.weight") ? "model." : "";
-  return {root + "encoder.conv1.weight", root + "decoder.embed_tokens.weight", root + "encoder.embed_positions.weight",
-          root + "decoder.embed_positions.weight", root + "encoder.layers.", root + "decoder.layers.", ".final_layer_norm.weight", ".fc1.weight"};
+  return {root + "encoder.conv1.weight",
+          root + "decoder.embed_tokens.weight",
+          root + "encoder.embed_positions.weight",
+          root + "decoder.embed_positions.weight",
+          root + "encoder.layers.",
+          root + "decoder.layers.",
+          ".final_layer_norm.weight",
+          ".fc1.weight"};
 }
 
 Result<Shape> shape_of(const weights::Checkpoint& checkpoint, const std::string& name, int rank) {
   const weights::StoredWeight* weight = checkpoint.find(name);
   if (!weight) return bad_model("the checkpoint has no '" + name + "'; it is not a whole Whisper model");
-  if (weight->shape.rank() != rank) return bad_model("'" + name + "' has shape " + to_string(weight->shape) + ", not rank " + std::to_string(rank));
+  if (weight->shape.rank() != rank)
+    return bad_model("'" + name + "' has shape " + to_string(weight->shape) + ", not rank " + std::to_string(rank));
   return weight->shape;
 }
 
@@ -58,7 +71,8 @@ Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight&
   if (wanted == "stored") return matrix.dtype == DType::i8 ? DType::i8 : matrix.dtype;
   const auto dtype = dtype_from_name(wanted);
   if (!dtype || (*dtype != DType::f32 && *dtype != DType::f16 && *dtype != DType::bf16 && *dtype != DType::i8))
-    return std::move(bad_model("option weights: '" + wanted + "' is none of stored, f32, f16, bf16, i8")).with_field("weights");
+    return std::move(bad_model("option weights: '" + wanted + "' is none of stored, f32, f16, bf16, i8"))
+        .with_field("weights");
   return *dtype;
 }
 
@@ -90,7 +104,8 @@ Result<WhisperConfig> WhisperConfig::read(const ModelSource& source) {
     out.heads = it != config.end() && it->is_number_integer() ? it->get<int>() : out.dim / 64;
   }
   if (out.heads <= 0 || out.dim % out.heads || out.head_dim() % 16)
-    return bad_model("a width of " + std::to_string(out.dim) + " with " + std::to_string(out.heads) + " heads is not supported");
+    return bad_model("a width of " + std::to_string(out.dim) + " with " + std::to_string(out.heads) +
+                     " heads is not supported");
   MSTAR_TRY_ASSIGN(out.storage, storage_of(source, *checkpoint.find(names.encoder_layer + "0" + names.ffn)));
   MSTAR_TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::load((source.directory / "tokenizer.json").string()));
   out.tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
@@ -107,10 +122,18 @@ Result<WhisperConfig> WhisperConfig::read(const ModelSource& source) {
 std::vector<decl::WeightRule> whisper_weight_rules(weights::Format format) {
   using namespace decl;
   if (format == weights::Format::ctranslate2) {
-    std::vector<WeightRule> rules = {
-        Drop{"*/num_heads"}, Drop{"decoder/activation"}, Drop{"decoder/alibi*"}, Drop{"decoder/alignment_*"}, Drop{"decoder/pre_norm"},
-        Drop{"decoder/scale_*"}, Drop{"decoder/start_from_zero_embedding"}, Drop{"encoder/pre_norm"}, Drop{"encoder/activation"}};
-    const auto rename = [&](std::string from, std::string to) { rules.push_back(Rename{std::move(from), std::move(to)}); };
+    std::vector<WeightRule> rules = {Drop{"*/num_heads"},
+                                     Drop{"decoder/activation"},
+                                     Drop{"decoder/alibi*"},
+                                     Drop{"decoder/alignment_*"},
+                                     Drop{"decoder/pre_norm"},
+                                     Drop{"decoder/scale_*"},
+                                     Drop{"decoder/start_from_zero_embedding"},
+                                     Drop{"encoder/pre_norm"},
+                                     Drop{"encoder/activation"}};
+    const auto rename = [&](std::string from, std::string to) {
+      rules.push_back(Rename{std::move(from), std::move(to)});
+    };
     for (const std::string side : {"encoder", "decoder"}) {
       const std::string in = side + "/layer_*/", out = side + ".layer.*.";
       for (const std::string leaf : {"weight", "bias"}) {
@@ -139,13 +162,18 @@ std::vector<decl::WeightRule> whisper_weight_rules(weights::Format format) {
     for (const std::string side : {"encoder", "decoder"}) {
       const std::string in = root + side + ".layers.*.", out = side + ".layer.*.";
       for (const std::string leaf : {"weight", "bias"}) {
-        rules.push_back(Fuse{{in + "self_attn.q_proj." + leaf, in + "self_attn.k_proj." + leaf, in + "self_attn.v_proj." + leaf},
-                             out + "self.qkv." + leaf, leaf == "bias"});
-        rules.push_back(Fuse{{in + "encoder_attn.k_proj." + leaf, in + "encoder_attn.v_proj." + leaf}, out + "cross.kv." + leaf, leaf == "bias"});
-        for (const auto& [from, to] : {std::pair{"self_attn.out_proj.", "self.out."}, std::pair{"encoder_attn.q_proj.", "cross.q."},
-                                       std::pair{"encoder_attn.out_proj.", "cross.out."}, std::pair{"fc1.", "ffn.up."}, std::pair{"fc2.", "ffn.down."},
-                                       std::pair{"self_attn_layer_norm.", "self.norm."}, std::pair{"encoder_attn_layer_norm.", "cross.norm."},
-                                       std::pair{"final_layer_norm.", "ffn.norm."}})
+        rules.push_back(
+            Fuse{{in + "self_attn.q_proj." + leaf, in + "self_attn.k_proj." + leaf, in + "self_attn.v_proj." + leaf},
+                 out + "self.qkv." + leaf,
+                 leaf == "bias"});
+        rules.push_back(Fuse{{in + "encoder_attn.k_proj." + leaf, in + "encoder_attn.v_proj." + leaf},
+                             out + "cross.kv." + leaf,
+                             leaf == "bias"});
+        for (const auto& [from, to] :
+             {std::pair{"self_attn.out_proj.", "self.out."}, std::pair{"encoder_attn.q_proj.", "cross.q."},
+              std::pair{"encoder_attn.out_proj.", "cross.out."}, std::pair{"fc1.", "ffn.up."},
+              std::pair{"fc2.", "ffn.down."}, std::pair{"self_attn_layer_norm.", "self.norm."},
+              std::pair{"encoder_attn_layer_norm.", "cross.norm."}, std::pair{"final_layer_norm.", "ffn.norm."}})
           rules.push_back(Rename{in + from + leaf, out + to + leaf});
         rules.push_back(Rename{root + side + ".layer_norm." + leaf, side + ".norm." + leaf});
       }

@@ -19,7 +19,8 @@ using engine::Forward;
 using engine::RowDemand;
 using engine::RowInputs;
 
-// ---- decoder -----------------------------------------------------------------------------------------------------------
+// ---- decoder
+// -----------------------------------------------------------------------------------------------------------
 
 class Decoder final : public engine::ComponentBody {
  public:
@@ -61,7 +62,9 @@ class Decoder final : public engine::ComponentBody {
     if (detects(row)) {
       demand.results = {{.slot = 3, .output = 0, .items = static_cast<int>(c_.tokens.languages.size())}};
     } else if (prompt) {
-      demand.results = {{.slot = 0, .output = 0, .items = 1}, {.slot = 1, .output = 1, .items = 1}, {.slot = 2, .output = 2, .items = 1}};
+      demand.results = {{.slot = 0, .output = 0, .items = 1},
+                        {.slot = 1, .output = 1, .items = 1},
+                        {.slot = 2, .output = 2, .items = 1}};
     } else {
       demand.results = {{.slot = 0, .output = 0, .items = 1}, {.slot = 1, .output = 1, .items = 1}};
     }
@@ -72,9 +75,12 @@ class Decoder final : public engine::ComponentBody {
     const std::int64_t dim = c_.dim;
     std::size_t bytes = 4 * floats(tokens * dim) + floats(static_cast<std::int64_t>(tokens) * 3 * dim) +
                         floats(static_cast<std::int64_t>(tokens) * c_.ffn_dim) + floats(2 * rows * dim) +
-                        floats(static_cast<std::int64_t>(2 * rows) * c_.vocab) + sample_workspace_bytes(c_.vocab, num_threads_) + (1 << 20);
-    bytes += std::max({attention_paged_workspace_bytes(c_.head_dim(), num_threads_), attention_slots_workspace_bytes(c_.head_dim(), num_threads_),
-                       embedding_.workspace_bytes(2 * rows, num_threads_), layers_.front().ffn.down.workspace_bytes(tokens, num_threads_),
+                        floats(static_cast<std::int64_t>(2 * rows) * c_.vocab) +
+                        sample_workspace_bytes(c_.vocab, num_threads_) + (1 << 20);
+    bytes += std::max({attention_paged_workspace_bytes(c_.head_dim(), num_threads_),
+                       attention_slots_workspace_bytes(c_.head_dim(), num_threads_),
+                       embedding_.workspace_bytes(2 * rows, num_threads_),
+                       layers_.front().ffn.down.workspace_bytes(tokens, num_threads_),
                        layers_.front().ffn.up.workspace_bytes(tokens, num_threads_)});
     return bytes;
   }
@@ -93,20 +99,27 @@ class Decoder final : public engine::ComponentBody {
     TensorView qkv = ops.temporary(DType::f32, {tokens, 3 * c_.dim});
     TensorView hidden = ops.temporary(DType::f32, {tokens, c_.ffn_dim});
     const TensorView positions(const_cast<std::int32_t*>(self_kv.positions(slot)), DType::i32, {tokens});
-    MSTAR_TRY(embedding(ops, {.ids = step.input(0), .tied = &embedding_.weight(), .positions = positions,
-                              .position_table = positions_.view(), .out = x}));
+    MSTAR_TRY(embedding(ops, {.ids = step.input(0),
+                              .tied = &embedding_.weight(),
+                              .positions = positions,
+                              .position_table = positions_.view(),
+                              .out = x}));
     for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
       Layer& l = layers_[layer];
       MSTAR_TRY(l.self.norm.run(ops, x, normed));
       MSTAR_TRY(l.self.in.run(ops, normed, qkv));
       const PagedKvView kv = self_kv.view(static_cast<int>(layer), slot);
       MSTAR_TRY(kv_append(ops, {.keys = heads_of(qkv, 1, c_), .values = heads_of(qkv, 2, c_), .rows = rows, .kv = kv}));
-      MSTAR_TRY(attention_paged(ops, {.q = heads_of(qkv, 0, c_), .rows = rows, .kv = kv, .scale = scale_of(c_), .out = as_heads(mixed, c_)}));
+      MSTAR_TRY(attention_paged(
+          ops, {.q = heads_of(qkv, 0, c_), .rows = rows, .kv = kv, .scale = scale_of(c_), .out = as_heads(mixed, c_)}));
       MSTAR_TRY(l.self.out.run(ops, mixed, x, Activation::none, x));
       MSTAR_TRY(l.cross.norm.run(ops, x, normed));
       MSTAR_TRY(l.cross.in.run(ops, normed, mixed));
-      MSTAR_TRY(attention_slots(ops, {.q = as_heads(mixed, c_), .rows = rows, .kv = cross_kv.view(static_cast<int>(layer), slot),
-                                      .scale = scale_of(c_), .out = as_heads(normed, c_)}));
+      MSTAR_TRY(attention_slots(ops, {.q = as_heads(mixed, c_),
+                                      .rows = rows,
+                                      .kv = cross_kv.view(static_cast<int>(layer), slot),
+                                      .scale = scale_of(c_),
+                                      .out = as_heads(normed, c_)}));
       MSTAR_TRY(l.cross.out.run(ops, normed, x, Activation::none, x));
       MSTAR_TRY(l.ffn.run(ops, x, normed, hidden));
     }
@@ -156,7 +169,8 @@ class Decoder final : public engine::ComponentBody {
     }
     TensorView chosen = ops.temporary(DType::f32, {static_cast<std::int64_t>(picked.size()), c_.dim});
     for (std::size_t i = 0; i < picked.size(); ++i)
-      ops.device.copy_within(chosen.at(static_cast<std::int64_t>(i)).pointer, x.at(picked[i]).pointer, sizeof(float) * c_.dim, ops.stream);
+      ops.device.copy_within(chosen.at(static_cast<std::int64_t>(i)).pointer, x.at(picked[i]).pointer,
+                             sizeof(float) * c_.dim, ops.stream);
     MSTAR_TRY(norm_.run(ops, chosen, chosen));
     TensorView logits = ops.temporary(DType::f32, {static_cast<std::int64_t>(picked.size()), c_.vocab});
     MSTAR_TRY(embedding_.run(ops, chosen, logits));
@@ -172,8 +186,8 @@ class Decoder final : public engine::ComponentBody {
       const TensorView raw = logits.slice(last_row[r], last_row[r] + 1);
       if (detects_here) {
         const TensorView out = step.output(3).slice(step.output_offsets(3)[r], step.output_offsets(3)[r + 1]);
-        MSTAR_TRY(token_probabilities(ops, {.logits = raw, .ids = c_.tokens.languages, .among_ids = true,
-                                            .out = out.reshaped({1, out.dim(0)})}));
+        MSTAR_TRY(token_probabilities(
+            ops, {.logits = raw, .ids = c_.tokens.languages, .among_ids = true, .out = out.reshaped({1, out.dim(0)})}));
         continue;
       }
       DecodingState& state = states_[step.row(r).request];
@@ -182,7 +196,8 @@ class Decoder final : public engine::ComponentBody {
         const int sot = sot_row[r] < 0 ? last_row[r] : sot_row[r];
         const std::int32_t id[1] = {c_.tokens.no_speech};
         const TensorView out = step.output(2).slice(step.output_offsets(2)[r], step.output_offsets(2)[r + 1]);
-        MSTAR_TRY(token_probabilities(ops, {.logits = logits.slice(sot, sot + 1), .ids = id, .out = out.reshaped({1, 1})}));
+        MSTAR_TRY(
+            token_probabilities(ops, {.logits = logits.slice(sot, sot + 1), .ids = id, .out = out.reshaped({1, 1})}));
       }
       SampleRow row;
       const resource::SamplerRow& wanted = parameters[static_cast<std::size_t>(r)];
@@ -194,7 +209,9 @@ class Decoder final : public engine::ComponentBody {
       row.offset = wanted.offset;
       apply_decoding_rules(state, c_.tokens, ranges_, row);
       const std::int32_t at = step.output_offsets(0)[r];
-      MSTAR_TRY(sample(ops, {.logits = raw, .rows = {&row, 1}, .tokens = step.output(0).slice(at, at + 1),
+      MSTAR_TRY(sample(ops, {.logits = raw,
+                             .rows = {&row, 1},
+                             .tokens = step.output(0).slice(at, at + 1),
                              .log_probs = step.output(1).slice(at, at + 1)}));
       state.push(step.output(0).data<std::int32_t>()[at], c_.tokens);
     }

@@ -19,7 +19,8 @@ using engine::Forward;
 using engine::RowDemand;
 using engine::RowInputs;
 
-// ---- mel features ------------------------------------------------------------------------------------------------------
+// ---- mel features
+// ------------------------------------------------------------------------------------------------------
 
 class Features final : public engine::ComponentBody {
  public:
@@ -53,7 +54,8 @@ class Features final : public engine::ComponentBody {
     const std::int64_t mel_frames = window[kWindowMelFrames];
     const std::int64_t segment = window[kWindowSegmentFrames];
     TensorView features = step.output(0);
-    ops.device.fill_zero(features.pointer, features.bytes(), ops.stream);  // frames past the content are 0 after normalisation
+    ops.device.fill_zero(features.pointer, features.bytes(),
+                         ops.stream);  // frames past the content are 0 after normalisation
     TensorView raw = ops.temporary(DType::f32, {c_.num_mels, mel_frames});
     TensorView pcm = step.input(0);
     pcm.dtype = DType::f32;
@@ -73,7 +75,8 @@ class Features final : public engine::ComponentBody {
   MelPlan plan_;
 };
 
-// ---- encoder -----------------------------------------------------------------------------------------------------------
+// ---- encoder
+// -----------------------------------------------------------------------------------------------------------
 
 class Encoder final : public engine::ComponentBody {
  public:
@@ -119,8 +122,8 @@ class Encoder final : public engine::ComponentBody {
 
   std::size_t workspace_bytes(int, int) const override {
     const std::int64_t frames = c_.window_frames(), positions = c_.audio_positions, dim = c_.dim;
-    return floats(frames * dim) + 2 * floats(positions * dim) +
-           floats(positions * c_.ffn_dim) + floats(positions * 3 * dim) + scratch_bytes();
+    return floats(frames * dim) + 2 * floats(positions * dim) + floats(positions * c_.ffn_dim) +
+           floats(positions * 3 * dim) + scratch_bytes();
   }
 
   int num_slices() const override { return 2 + 2 * c_.encoder_layers; }
@@ -139,9 +142,12 @@ class Encoder final : public engine::ComponentBody {
       TensorView qkv = ops.temporary(DType::f32, {c_.audio_positions, 3 * c_.dim});
       MSTAR_TRY(layer.attention.norm.run(ops, x, normed));
       MSTAR_TRY(layer.attention.in.run(ops, normed, qkv));
-      MSTAR_TRY(attention_dense(ops, {.q = heads_of(qkv, 0, c_), .k = heads_of(qkv, 1, c_), .v = heads_of(qkv, 2, c_),
+      MSTAR_TRY(attention_dense(ops, {.q = heads_of(qkv, 0, c_),
+                                      .k = heads_of(qkv, 1, c_),
+                                      .v = heads_of(qkv, 2, c_),
                                       .rows = {row_offsets_.view().data<std::int32_t>(), 1, c_.audio_positions},
-                                      .scale = scale_of(c_), .out = as_heads(normed, c_)}));
+                                      .scale = scale_of(c_),
+                                      .out = as_heads(normed, c_)}));
       ran = layer.attention.out.run(ops, normed, x, Activation::none, x);
     } else {
       TensorView hidden = ops.temporary(DType::f32, {c_.audio_positions, c_.ffn_dim});
@@ -181,17 +187,28 @@ class Encoder final : public engine::ComponentBody {
     second.weight = &conv2_;
     second.stride = 2;
     second.out = TensorView(nullptr, DType::f32, {c_.audio_positions, c_.dim});
-    return std::max({bytes, conv1d_workspace_bytes(conv, num_threads_), conv1d_workspace_bytes(second, num_threads_)}) + (1 << 16);
+    return std::max({bytes, conv1d_workspace_bytes(conv, num_threads_), conv1d_workspace_bytes(second, num_threads_)}) +
+           (1 << 16);
   }
 
   Status stem(Forward& step, TensorView x) {
     OpContext& ops = step.ops();
     const auto mark = ops.arena.mark();
     TensorView first = ops.temporary(DType::f32, {c_.window_frames(), c_.dim});
-    MSTAR_TRY(conv1d(ops, {.x = step.input(0), .channels_first = true, .weight = &conv1_, .bias = conv1_bias_.view(), .stride = 1,
-                           .activation = Activation::gelu_erf, .out = first}));
-    MSTAR_TRY(conv1d(ops, {.x = first, .weight = &conv2_, .bias = conv2_bias_.view(), .stride = 2,
-                           .activation = Activation::gelu_erf, .residual = positions_.view(), .out = x}));
+    MSTAR_TRY(conv1d(ops, {.x = step.input(0),
+                           .channels_first = true,
+                           .weight = &conv1_,
+                           .bias = conv1_bias_.view(),
+                           .stride = 1,
+                           .activation = Activation::gelu_erf,
+                           .out = first}));
+    MSTAR_TRY(conv1d(ops, {.x = first,
+                           .weight = &conv2_,
+                           .bias = conv2_bias_.view(),
+                           .stride = 2,
+                           .activation = Activation::gelu_erf,
+                           .residual = positions_.view(),
+                           .out = x}));
     ops.arena.rewind(mark);
     return ok_status();
   }
@@ -205,7 +222,8 @@ class Encoder final : public engine::ComponentBody {
   nn::LayerNorm norm_;
 };
 
-// ---- cross keys and values ---------------------------------------------------------------------------------------------
+// ---- cross keys and values
+// ---------------------------------------------------------------------------------------------
 
 class CrossWriter final : public engine::ComponentBody {
  public:
@@ -215,7 +233,8 @@ class CrossWriter final : public engine::ComponentBody {
     const nn::LoadContext context{build.weights, build.device, c.storage};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     for (int layer = 0; layer < c.decoder_layers; ++layer) {
-      MSTAR_TRY_ASSIGN(nn::Linear kv, nn::Linear::load(context, "decoder.layer." + std::to_string(layer) + ".cross.kv", 2 * c.dim, c.dim));
+      MSTAR_TRY_ASSIGN(nn::Linear kv, nn::Linear::load(context, "decoder.layer." + std::to_string(layer) + ".cross.kv",
+                                                       2 * c.dim, c.dim));
       out->layers_.push_back(std::move(kv));
     }
     return std::unique_ptr<engine::ComponentBody>(std::move(out));
@@ -244,8 +263,10 @@ class CrossWriter final : public engine::ComponentBody {
     const auto mark = ops.arena.mark();
     TensorView kv = ops.temporary(DType::f32, {step.input(0).dim(0), 2 * c_.dim});
     MSTAR_TRY(layers_[static_cast<std::size_t>(slice)].run(ops, step.input(0), kv));
-    MSTAR_TRY(kv_store(ops, {.keys = heads_of(kv, 0, c_), .values = heads_of(kv, 1, c_),
-                             .rows = cross.contexts(step.plan_slot()), .kv = cross.view(slice, step.plan_slot())}));
+    MSTAR_TRY(kv_store(ops, {.keys = heads_of(kv, 0, c_),
+                             .values = heads_of(kv, 1, c_),
+                             .rows = cross.contexts(step.plan_slot()),
+                             .kv = cross.view(slice, step.plan_slot())}));
     ops.arena.rewind(mark);
     if (slice == 0)
       for (int r = 0; r < step.num_rows(); ++r) step.output(0).data<std::int32_t>()[r] = c_.audio_positions;

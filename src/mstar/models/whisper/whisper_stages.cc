@@ -16,7 +16,8 @@ namespace {
 constexpr std::int64_t kMinSamples = kMelSampleRate / 10;
 constexpr std::int64_t kHalfWindow = kMelWindowSamples / 2;
 
-// ---- audio -------------------------------------------------------------------------------------------------------------
+// ---- audio
+// -------------------------------------------------------------------------------------------------------------
 
 class AudioStage final : public decl::HostStage {
  public:
@@ -38,12 +39,15 @@ class AudioStage final : public decl::HostStage {
     const std::int64_t segment = std::min(window_frames, available - seek);
     const std::int64_t mel_frames = std::min(window_frames + 1, available + 1 - seek);
     std::vector<float> pcm(static_cast<std::size_t>(mel_samples(mel_frames)));
-    for (std::size_t i = 0; i < pcm.size(); ++i) pcm[i] = sample_at(seek * kMelHopSamples - kHalfWindow + static_cast<std::int64_t>(i));
+    for (std::size_t i = 0; i < pcm.size(); ++i)
+      pcm[i] = sample_at(seek * kMelHopSamples - kHalfWindow + static_cast<std::int64_t>(i));
     const std::int64_t content = ended_ ? available : std::numeric_limits<std::int32_t>::max();
     const std::int32_t window[kWindowFields] = {static_cast<std::int32_t>(seek), static_cast<std::int32_t>(segment),
-                                                static_cast<std::int32_t>(mel_frames), static_cast<std::int32_t>(content)};
+                                                static_cast<std::int32_t>(mel_frames),
+                                                static_cast<std::int32_t>(content)};
     const float maximum[1] = {whole ? std::numeric_limits<float>::quiet_NaN() : mel_max_};
-    const float length[1] = {static_cast<float>(total_seconds_ > 0 ? total_seconds_ : static_cast<double>(num_samples_) / kMelSampleRate)};
+    const float length[1] = {
+        static_cast<float>(total_seconds_ > 0 ? total_seconds_ : static_cast<double>(num_samples_) / kMelSampleRate)};
     // Nothing before the next window's first frame is needed again, but where that is only the text will tell.
     drop_before(seek * kMelHopSamples - kHalfWindow - 1);
     decl::HostOutputs out;
@@ -61,7 +65,8 @@ class AudioStage final : public decl::HostStage {
     MSTAR_TRY(read_until(kMinSamples));
     if (num_samples_ < kMinSamples)
       return std::move(invalid_request("the audio is " + std::to_string(num_samples_ * 1000 / kMelSampleRate) +
-                                       " ms long; at least 100 ms are needed")).with_field("file");
+                                       " ms long; at least 100 ms are needed"))
+          .with_field("file");
     return ok_status();
   }
 
@@ -100,7 +105,8 @@ class AudioStage final : public decl::HostStage {
       if (!got) return std::move(got.error()).with_field("file");
       end = *got < wanted - at;
       if (total == 0)
-        for (std::int64_t i = 0; i < kHalfWindow; ++i) buffer[static_cast<std::size_t>(i)] = buffer[static_cast<std::size_t>(2 * kHalfWindow - i)];
+        for (std::int64_t i = 0; i < kHalfWindow; ++i)
+          buffer[static_cast<std::size_t>(i)] = buffer[static_cast<std::size_t>(2 * kHalfWindow - i)];
       total += static_cast<std::int64_t>(*got);
       std::int64_t frames = kBlockFrames;
       if (end) {
@@ -109,7 +115,9 @@ class AudioStage final : public decl::HostStage {
         buffer.resize(static_cast<std::size_t>(mel_samples(frames)), 0.0f);
       }
       const TensorView out(mels.data(), DType::f32, {config_->num_mels, frames});
-      MSTAR_TRY(log_mel(ops, {.plan = &plan, .pcm = TensorView(buffer.data(), DType::f32, {static_cast<std::int64_t>(buffer.size())}), .out = out}));
+      MSTAR_TRY(log_mel(ops, {.plan = &plan,
+                              .pcm = TensorView(buffer.data(), DType::f32, {static_cast<std::int64_t>(buffer.size())}),
+                              .out = out}));
       maximum = std::max(maximum, mel_maximum(out));
       if (!end) buffer.erase(buffer.begin(), buffer.begin() + kBlockFrames * kMelHopSamples);
     }
@@ -136,19 +144,21 @@ class AudioStage final : public decl::HostStage {
   std::shared_ptr<const WhisperConfig> config_;
   HostValue file_;
   std::unique_ptr<AudioSource> source_;
-  std::vector<float> samples_;     // [dropped_, num_samples_)
+  std::vector<float> samples_;  // [dropped_, num_samples_)
   std::int64_t dropped_ = 0;
-  std::int64_t num_samples_ = 0;   // decoded so far
+  std::int64_t num_samples_ = 0;  // decoded so far
   bool ended_ = false;
   float mel_max_ = std::numeric_limits<float>::infinity();  // not scanned
   double total_seconds_ = 0;
 };
 
-// ---- segments ----------------------------------------------------------------------------------------------------------
+// ---- segments
+// ----------------------------------------------------------------------------------------------------------
 
 class SegmentStage final : public decl::HostStage {
  public:
-  SegmentStage(std::shared_ptr<const WhisperConfig> config, const decl::RequestParams& params) : config_(std::move(config)) {
+  SegmentStage(std::shared_ptr<const WhisperConfig> config, const decl::RequestParams& params)
+      : config_(std::move(config)) {
     temperature_ = params.sampling.temperature;
     // Both were checked at intake.
     carry_text_ = params.fields.get_bool("condition_on_previous_text", true).value_or(true);
@@ -209,11 +219,16 @@ class SegmentStage final : public decl::HostStage {
     if (begin != std::string::npos) whole = whole.substr(begin, whole.find_last_not_of(" \t\n\r\f\v") - begin + 1);
     const double ratio = compression_ratio(begin == std::string::npos ? std::string_view() : whole);
     for (const auto& [segment, text] : kept) {
-      nlohmann::json json = {{"id", num_segments_++},      {"seek", seek},
-                             {"start", segment->start_s},  {"end", segment->end_s},
-                             {"text", text},               {"tokens", segment->tokens},
-                             {"temperature", temperature_}, {"avg_logprob", avg_logprob},
-                             {"compression_ratio", ratio}, {"no_speech_prob", no_speech}};
+      nlohmann::json json = {{"id", num_segments_++},
+                             {"seek", seek},
+                             {"start", segment->start_s},
+                             {"end", segment->end_s},
+                             {"text", text},
+                             {"tokens", segment->tokens},
+                             {"temperature", temperature_},
+                             {"avg_logprob", avg_logprob},
+                             {"compression_ratio", ratio},
+                             {"no_speech_prob", no_speech}};
       segments.push_back(HostValue::utf8(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
       history_.insert(history_.end(), segment->tokens.begin(), segment->tokens.end());
     }
@@ -233,7 +248,8 @@ class SegmentStage final : public decl::HostStage {
 std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperConfig> config) {
   return std::make_unique<AudioStage>(std::move(config));
 }
-std::unique_ptr<decl::HostStage> make_segment_stage(std::shared_ptr<const WhisperConfig> config, const decl::RequestParams& params) {
+std::unique_ptr<decl::HostStage> make_segment_stage(std::shared_ptr<const WhisperConfig> config,
+                                                    const decl::RequestParams& params) {
   return std::make_unique<SegmentStage>(std::move(config), params);
 }
 

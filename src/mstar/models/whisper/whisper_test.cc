@@ -1,4 +1,5 @@
-// Whisper against golden values of the reference: a seeded tiny model in every weight format, port by port, and the text rules.
+// Whisper against golden values of the reference: a seeded tiny model in every weight format, port by port, and the
+// text rules.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +22,8 @@ const fs::path kGolden = fs::path(MSTAR_SOURCE_DIR) / "tests/golden/whisper_tiny
 class Seeded {
  public:
   explicit Seeded(const std::string& format, const std::string& storage = "stored") {
-    directory_ = fs::temp_directory_path() / ("mstar_whisper_" + format + "_" + storage + "_" + std::to_string(getpid()));
+    directory_ =
+        fs::temp_directory_path() / ("mstar_whisper_" + format + "_" + storage + "_" + std::to_string(getpid()));
     fs::create_directories(directory_);
     for (const auto& entry : fs::directory_iterator(kGolden / format))
       fs::copy_file(entry.path(), directory_ / entry.path().filename(), fs::copy_options::overwrite_existing);
@@ -62,7 +64,8 @@ class Seeded {
   std::vector<Values> run(int which, const std::string& walk, std::vector<Values> ports) {
     const char* names[] = {"encoder", "cross", "decoder"};
     const decl::ComponentRef component = decl_->find_component(names[which]);
-    engine::RowInputs row{.request = RequestId(1), .params = std::make_shared<decl::RequestParams>(), .walk = decl_->find_walk(walk)};
+    engine::RowInputs row{
+        .request = RequestId(1), .params = std::make_shared<decl::RequestParams>(), .walk = decl_->find_walk(walk)};
     decl::for_each_run(decl_->at(row.walk).root, [&](const decl::Run& each) {
       if (each.component == component && !row.run) row.run = &each;
     });
@@ -95,13 +98,15 @@ class Seeded {
 HostValue golden_port(const weights::Checkpoint& ports, const char* name) {
   const weights::StoredWeight* stored = ports.find(name);
   EXPECT_NE(stored, nullptr) << name;
-  return HostValue(DType::f32, {stored->shape.dims().begin(), stored->shape.dims().end()}, {stored->bytes.begin(), stored->bytes.end()});
+  return HostValue(DType::f32, {stored->shape.dims().begin(), stored->shape.dims().end()},
+                   {stored->bytes.begin(), stored->bytes.end()});
 }
 
 double largest_difference(const HostValue& a, const HostValue& b) {
   EXPECT_EQ(a.size_bytes(), b.size_bytes());
   double worst = 0;
-  for (std::size_t i = 0; i < a.as<float>().size(); ++i) worst = std::max(worst, std::abs(static_cast<double>(a.as<float>()[i]) - b.as<float>()[i]));
+  for (std::size_t i = 0; i < a.as<float>().size(); ++i)
+    worst = std::max(worst, std::abs(static_cast<double>(a.as<float>()[i]) - b.as<float>()[i]));
   return worst;
 }
 

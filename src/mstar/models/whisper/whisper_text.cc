@@ -28,14 +28,16 @@ Result<WhisperTokens> WhisperTokens::from(const Tokenizer& tokenizer, std::int32
   MSTAR_TRY_ASSIGN(out.no_speech, special(tokenizer, {"<|nospeech|>", "<|nocaptions|>"}));
   MSTAR_TRY_ASSIGN(out.no_timestamps, special(tokenizer, {"<|notimestamps|>"}));
   out.timestamp_begin = out.no_timestamps + 1;
-  // English-only models keep the language tokens in their tokenizer but were never trained on them; their end of text is the
-  // last of GPT-2's ids, one below the multilingual models'.
+  // English-only models keep the language tokens in their tokenizer but were never trained on them; their end of text
+  // is the last of GPT-2's ids, one below the multilingual models'.
   out.multilingual = tokenizer.token_to_id("").has_value() || out.eot >= 50257;
   if (vocab < 51000) out.multilingual = out.translate - out.sot > 1;  // small test vocabularies
   if (out.multilingual)
     for (std::int32_t id = out.sot + 1; id < std::min(out.translate, out.transcribe); ++id) out.languages.push_back(id);
   for (const std::int32_t id : {out.eot, out.sot, out.no_timestamps})
-    if (id >= vocab) return bad_model("the model has " + std::to_string(vocab) + " logits but the tokenizer uses id " + std::to_string(id));
+    if (id >= vocab)
+      return bad_model("the model has " + std::to_string(vocab) + " logits but the tokenizer uses id " +
+                       std::to_string(id));
   return out;
 }
 
@@ -139,7 +141,9 @@ double compression_ratio(std::string_view text) {
   if (text.empty()) return 0;
   uLongf size = compressBound(static_cast<uLong>(text.size()));
   std::vector<Bytef> out(size);
-  if (compress2(out.data(), &size, reinterpret_cast<const Bytef*>(text.data()), static_cast<uLong>(text.size()), 6) != Z_OK) return 0;
+  if (compress2(out.data(), &size, reinterpret_cast<const Bytef*>(text.data()), static_cast<uLong>(text.size()), 6) !=
+      Z_OK)
+    return 0;
   return static_cast<double>(text.size()) / static_cast<double>(size);
 }
 

@@ -13,8 +13,8 @@
 
 namespace mstar::models {
 
-inline constexpr int kWindowFrames = 3000;       // 30 s of 10 ms mel frames
-inline constexpr int kEncoderPositions = 1500;   // of a window, 20 ms each
+inline constexpr int kWindowFrames = 3000;      // 30 s of 10 ms mel frames
+inline constexpr int kEncoderPositions = 1500;  // of a window, 20 ms each
 inline constexpr double kFrameSeconds = 0.01;
 inline constexpr double kTimestampSeconds = 0.02;
 inline constexpr int kMaxInitialTimestamp = 50;  // 1 s
@@ -25,7 +25,7 @@ struct WhisperTokens {
   std::int32_t timestamp_begin = 0;
   std::int32_t vocab = 0;
   bool multilingual = false;
-  std::vector<std::int32_t> languages;  // ids; empty when English only
+  std::vector<std::int32_t> languages;       // ids; empty when English only
   std::vector<std::int32_t> suppress;        // at each step
   std::vector<std::int32_t> suppress_first;  // at the first sampled token of a window
 
