@@ -1,6 +1,8 @@
 // What every op gets: where it runs and what it may use. Passed explicitly; there is no ambient stream or allocator.
 #pragma once
 
+#include <algorithm>
+
 #include "mstar/device/device.h"
 #include "mstar/device/thread_pool.h"
 #include "mstar/tensor/tensor.h"
@@ -26,6 +28,15 @@ struct OpContext {
     } else {
       for (std::int64_t tile = 0; tile < num_tiles; ++tile) body(tile, 0);
     }
+  }
+  // For point-wise work: body(row) in tiles of about 16k elements, so that a few short rows stay on the calling thread.
+  template <class Body>
+  void parallel_for_rows(std::int64_t num_rows, std::int64_t row_elements, Body&& body) {
+    constexpr std::int64_t kTileElements = 16384;
+    const std::int64_t rows = std::max<std::int64_t>(1, kTileElements / std::max<std::int64_t>(1, row_elements));
+    parallel_for((num_rows + rows - 1) / rows, [&](std::int64_t tile, int) {
+      for (std::int64_t row = tile * rows; row < std::min(num_rows, (tile + 1) * rows); ++row) body(row);
+    });
   }
   int num_threads() const { return pool ? pool->num_threads() : 1; }
 };

@@ -43,6 +43,22 @@ HWY_INLINE V load_wide(const BFloat16* from) {
   return hn::BitCast(
       kF, hn::ShiftLeft<16>(hn::PromoteTo(whole, hn::LoadU(half, reinterpret_cast<const std::uint16_t*>(from)))));
 }
+// Rounds to nearest even, as to_half and to_bfloat16 do.
+HWY_INLINE void store_narrow(V value, float* to) { hn::StoreU(value, kF, to); }
+HWY_INLINE void store_narrow(V value, Half* to) {
+  const hn::Rebind<hwy::float16_t, F> half;
+  hn::StoreU(hn::DemoteTo(half, value), half, reinterpret_cast<hwy::float16_t*>(to));
+}
+HWY_INLINE void store_narrow(V value, BFloat16* to) {
+  const hn::RebindToUnsigned<F> whole;
+  const hn::Rebind<std::uint16_t, F> half;
+  const auto bits = hn::BitCast(whole, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(whole, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(whole, 0x7fff))));
+  const auto quiet = hn::ShiftRight<16>(hn::Or(bits, hn::Set(whole, 0x400000)));
+  const auto kept = hn::IfThenElse(hn::RebindMask(whole, hn::IsNaN(value)), quiet, rounded);
+  hn::StoreU(hn::DemoteTo(half, hn::BitCast(kI, kept)), half, reinterpret_cast<std::uint16_t*>(to));
+}
 HWY_INLINE V load_first(const float* from, std::size_t count) {
   return hn::MaskedLoad(hn::FirstN(kF, count), kF, from);
 }

@@ -1,11 +1,63 @@
-#include <algorithm>
-#include <cmath>
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "mstar/ops/elementwise/elementwise_cpu.cc"
 #include <limits>
 
-#include "mstar/ops/activation_scalar.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "mstar/ops/elementwise/elementwise_kernels.h"
+#include "mstar/ops/simd-inl.h"
 
+HWY_BEFORE_NAMESPACE();
 namespace mstar {
+namespace HWY_NAMESPACE {
+
+void add_row(const float* a, const float* b, std::int64_t count, float* out) {
+  for_lanes(count, [&](std::int64_t i, int lanes) HWY_ATTR {
+    store_up_to(hn::Add(load_up_to(a + i, lanes), load_up_to(b + i, lanes)), out + i, lanes);
+  });
+}
+
+void activate_row(Activation activation, const float* x, std::int64_t count, float* out) {
+  for_lanes(count, [&](std::int64_t i, int lanes)
+                       HWY_ATTR { store_up_to(activated(activation, load_up_to(x + i, lanes)), out + i, lanes); });
+}
+
+void silu_mul_row(const float* gate, const float* up, std::int64_t count, float* out) {
+  for_lanes(count, [&](std::int64_t i, int lanes) HWY_ATTR {
+    store_up_to(hn::Mul(activated(Activation::silu, load_up_to(gate + i, lanes)), load_up_to(up + i, lanes)), out + i,
+                lanes);
+  });
+}
+
+void softmax_row(const float* x, std::int64_t count, float* out) {
+  const V lowest = hn::Set(kF, -std::numeric_limits<float>::infinity());
+  V top = lowest;
+  for_lanes(count, [&](std::int64_t i, int lanes) HWY_ATTR {
+    const V value = load_up_to(x + i, lanes);
+    top = hn::Max(
+        top, lanes == kLanes ? value : hn::IfThenElse(hn::FirstN(kF, static_cast<std::size_t>(lanes)), value, lowest));
+  });
+  const V largest = hn::MaxOfLanes(kF, top);
+  const float sum = row_sum(count, [&](std::int64_t i, int lanes) HWY_ATTR {
+    const V weight = exp_of(hn::Sub(load_up_to(x + i, lanes), largest));
+    store_up_to(weight, out + i, lanes);
+    return lanes == kLanes ? weight : hn::IfThenElseZero(hn::FirstN(kF, static_cast<std::size_t>(lanes)), weight);
+  });
+  const V total = hn::Set(kF, sum);
+  for_lanes(count, [&](std::int64_t i, int lanes)
+                       HWY_ATTR { store_up_to(hn::Div(load_up_to(out + i, lanes), total), out + i, lanes); });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mstar
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mstar {
+HWY_EXPORT(add_row);
+HWY_EXPORT(activate_row);
+HWY_EXPORT(silu_mul_row);
+HWY_EXPORT(softmax_row);
+
 namespace {
 
 const float* row_of(const TensorView& view, std::int64_t row) {
@@ -14,52 +66,40 @@ const float* row_of(const TensorView& view, std::int64_t row) {
 
 template <class PerRow>
 void for_rows(OpContext& context, const TensorView& out, PerRow per_row) {
-  context.parallel_for(out.dim(0),
-                       [&](std::int64_t row, int) { per_row(row, out.data<float>() + row * out.stride(0)); });
+  context.parallel_for_rows(out.dim(0), out.dim(1),
+                            [&](std::int64_t row) { per_row(row, out.data<float>() + row * out.stride(0)); });
 }
 
 }  // namespace
 
 Status add_cpu(OpContext& context, const AddArgs& args) {
-  const std::int64_t n = args.out.dim(1);
   for_rows(context, args.out, [&](std::int64_t row, float* out) {
-    const float* a = row_of(args.a, row);
-    const float* b = row_of(args.b, args.b.dim(0) == 1 ? 0 : row);
-    for (std::int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
+    HWY_DYNAMIC_DISPATCH(add_row)
+    (row_of(args.a, row), row_of(args.b, args.b.dim(0) == 1 ? 0 : row), args.out.dim(1), out);
   });
   return {};
 }
 
 Status activate_cpu(OpContext& context, const ActivateArgs& args) {
-  const std::int64_t n = args.out.dim(1);
   for_rows(context, args.out, [&](std::int64_t row, float* out) {
-    const float* x = row_of(args.x, row);
-    for (std::int64_t i = 0; i < n; ++i) out[i] = activate_scalar(args.activation, x[i]);
+    HWY_DYNAMIC_DISPATCH(activate_row)(args.activation, row_of(args.x, row), args.out.dim(1), out);
   });
   return {};
 }
 
 Status silu_mul_cpu(OpContext& context, const SiluMulArgs& args) {
-  const std::int64_t n = args.out.dim(1);
   for_rows(context, args.out, [&](std::int64_t row, float* out) {
-    const float* gate = row_of(args.gate, row);
-    const float* up = row_of(args.up, row);
-    for (std::int64_t i = 0; i < n; ++i) out[i] = activate_scalar(Activation::silu, gate[i]) * up[i];
+    HWY_DYNAMIC_DISPATCH(silu_mul_row)(row_of(args.gate, row), row_of(args.up, row), args.out.dim(1), out);
   });
   return {};
 }
 
 Status softmax_cpu(OpContext& context, const SoftmaxArgs& args) {
-  const std::int64_t n = args.out.dim(1);
   for_rows(context, args.out, [&](std::int64_t row, float* out) {
-    const float* x = row_of(args.x, row);
-    float largest = -std::numeric_limits<float>::infinity();
-    for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, x[i]);
-    double sum = 0;
-    for (std::int64_t i = 0; i < n; ++i) sum += out[i] = std::exp(x[i] - largest);
-    for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(out[i] / sum);
+    HWY_DYNAMIC_DISPATCH(softmax_row)(row_of(args.x, row), args.out.dim(1), out);
   });
   return {};
 }
 
 }  // namespace mstar
+#endif

@@ -14,7 +14,8 @@ constexpr Kernel<KvStoreArgs> kStore[] = {{"cpu", Backend::cpu, nullptr, kv_stor
 Status check_tokens(const TensorView& k, const TensorView& v, const TensorView& keys, const TensorView& values,
                     const RaggedView& rows) {
   MSTAR_OP_EXPECT("kv_append", keys.shape.rank() == 4 && keys.shape == values.shape && keys.dtype == values.dtype);
-  MSTAR_OP_EXPECT("kv_append", is_kv_dtype(keys.dtype) && keys.contiguous() && values.contiguous());
+  MSTAR_OP_EXPECT("kv_append",
+                  is_kv_dtype(keys.dtype) && keys.contiguous() && values.contiguous() && keys.dim(3) % 16 == 0);
   MSTAR_OP_EXPECT("kv_append", is_token_heads(k, rows.num_tokens, keys.dim(2), keys.dim(3)));
   MSTAR_OP_EXPECT("kv_append", is_token_heads(v, rows.num_tokens, keys.dim(2), keys.dim(3)));
   return {};

@@ -10,7 +10,7 @@ struct KvAppendArgs {
   TensorView keys;    // [tokens, kv_heads, head_dim] f32; tokens may lie apart
   TensorView values;  // same
   RaggedView rows;
-  PagedKvView kv;  // f32, f16 or bf16; lengths count the appended tokens
+  PagedKvView kv;  // f32, f16 or bf16, head_dim a multiple of 16; lengths count the appended tokens
 };
 
 // Token i of row r, which has n tokens here, goes to position kv.lengths[r] - n + i of its pages.

@@ -1,30 +1,70 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "mstar/ops/kv_append/kv_append_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "mstar/ops/attention/kv_layout.h"
 #include "mstar/ops/kv_append/kv_append_kernels.h"
+#include "mstar/ops/simd-inl.h"
 
+HWY_BEFORE_NAMESPACE();
 namespace mstar {
-namespace {
+namespace HWY_NAMESPACE {
 
-void set_element(const TensorView& view, std::int64_t at, float value) {
-  switch (view.dtype) {
-    case DType::f16:
-      view.data<Half>()[at] = to_half(value);
-      break;
-    case DType::bf16:
-      view.data<BFloat16>()[at] = to_bfloat16(value);
-      break;
-    default:
-      view.data<float>()[at] = value;
+// One token of one kv head: the value as a row, the key spread over the dimensions of its unit.
+template <class W>
+HWY_INLINE void write_as(const float* key, const float* value, std::int64_t d, const KvPlace& place, void* keys,
+                         void* values) {
+  W* to_value = static_cast<W*>(values) + place.value;
+  for (std::int64_t i = 0; i < d; i += kLanes) store_narrow(hn::LoadU(kF, value + i), to_value + i);
+  W* to_key = static_cast<W*>(keys) + place.key;
+  HWY_ALIGN W narrow[16];
+  for (std::int64_t i = 0; i < d; i += 16) {
+    for (int j = 0; j < 16; j += kLanes) store_narrow(hn::LoadU(kF, key + i + j), narrow + j);
+    for (int j = 0; j < 16; ++j) to_key[(i + j) * place.key_stride] = narrow[j];
   }
 }
 
-template <class Args>
-void write_token(const Args& args, std::int64_t token, std::int64_t kv_head, const KvPlace& place) {
-  const std::int64_t d = args.keys.dim(2);
-  const float* key = args.keys.template data<float>() + token * args.keys.stride(0) + kv_head * d;
-  const float* value = args.values.template data<float>() + token * args.values.stride(0) + kv_head * d;
-  for (std::int64_t i = 0; i < d; ++i) {
-    set_element(args.kv.keys, place.key + i * place.key_stride, key[i]);
-    set_element(args.kv.values, place.value + i, value[i]);
+void write_token(const float* key, const float* value, std::int64_t d, const KvPlace& place, const TensorView& keys,
+                 const TensorView& values) {
+  switch (keys.dtype) {
+    case DType::f16:
+      return write_as<Half>(key, value, d, place, keys.pointer, values.pointer);
+    case DType::bf16:
+      return write_as<BFloat16>(key, value, d, place, keys.pointer, values.pointer);
+    default:
+      return write_as<float>(key, value, d, place, keys.pointer, values.pointer);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mstar
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mstar {
+HWY_EXPORT(write_token);
+
+namespace {
+
+// place(row, kv_head, index, count) of the row's index-th token of `count`.
+template <class Args, class Place>
+void write_rows(OpContext& context, const Args& args, Place place) {
+  const std::int64_t kv_heads = args.keys.dim(1), d = args.keys.dim(2);
+  const auto write = HWY_DYNAMIC_DISPATCH(write_token);
+  const auto one = [&](std::int64_t tile, int) {
+    const int row = static_cast<int>(tile / kv_heads), kv_head = static_cast<int>(tile % kv_heads);
+    const std::int64_t first = args.rows.offsets[row], n = args.rows.offsets[row + 1] - first;
+    const float* key = args.keys.template data<float>() + first * args.keys.stride(0) + kv_head * d;
+    const float* value = args.values.template data<float>() + first * args.values.stride(0) + kv_head * d;
+    for (std::int64_t i = 0; i < n; ++i)
+      write(key + i * args.keys.stride(0), value + i * args.values.stride(0), d, place(row, kv_head, i, n),
+            args.kv.keys, args.kv.values);
+  };
+  // A decode step writes a few kilobytes: not worth waking the pool for.
+  constexpr std::int64_t kWorthThreads = 32768;
+  if (args.rows.num_tokens * kv_heads * d < kWorthThreads) {
+    for (std::int64_t tile = 0; tile < args.rows.num_rows * kv_heads; ++tile) one(tile, 0);
+  } else {
+    context.parallel_for(args.rows.num_rows * kv_heads, one);
   }
 }
 
@@ -38,12 +78,8 @@ Status kv_append_cpu(OpContext& context, const KvAppendArgs& args) {
       return internal_error("kv_append: row " + std::to_string(row) + " ends at " +
                             std::to_string(args.kv.lengths[row]) + " tokens, outside of its pages");
   }
-  const std::int64_t kv_heads = args.keys.dim(1);
-  context.parallel_for(args.rows.num_rows * kv_heads, [&](std::int64_t tile, int) {
-    const int row = static_cast<int>(tile / kv_heads), kv_head = static_cast<int>(tile % kv_heads);
-    const std::int64_t first = args.rows.offsets[row], n = args.rows.offsets[row + 1] - first;
-    for (std::int64_t i = 0; i < n; ++i)
-      write_token(args, first + i, kv_head, place_in_page(args.kv, row, kv_head, args.kv.lengths[row] - n + i));
+  write_rows(context, args, [&](int row, int kv_head, std::int64_t i, std::int64_t n) {
+    return place_in_page(args.kv, row, kv_head, args.kv.lengths[row] - n + i);
   });
   return {};
 }
@@ -56,13 +92,11 @@ Status kv_store_cpu(OpContext& context, const KvStoreArgs& args) {
       return internal_error("kv_store: row " + std::to_string(row) + " of " + std::to_string(n) +
                             " tokens does not fit its slot");
   }
-  const std::int64_t kv_heads = args.keys.dim(1);
-  context.parallel_for(args.rows.num_rows * kv_heads, [&](std::int64_t tile, int) {
-    const int row = static_cast<int>(tile / kv_heads), kv_head = static_cast<int>(tile % kv_heads);
-    const std::int64_t first = args.rows.offsets[row], n = args.rows.offsets[row + 1] - first;
-    for (std::int64_t i = 0; i < n; ++i) write_token(args, first + i, kv_head, place_in_slot(args.kv, row, kv_head, i));
+  write_rows(context, args, [&](int row, int kv_head, std::int64_t i, std::int64_t) {
+    return place_in_slot(args.kv, row, kv_head, i);
   });
   return {};
 }
 
 }  // namespace mstar
+#endif

@@ -32,8 +32,8 @@ Result<MelPlan> MelPlan::make(int num_mels) {
   for (int i = 0; i < kMelWindowSamples; ++i) {
     const double angle = 2.0 * kPi * i / kMelWindowSamples;
     plan.window_.push_back(static_cast<float>(0.5 - 0.5 * std::cos(angle)));
-    plan.cosines_.push_back(static_cast<float>(std::cos(angle)));
-    plan.sines_.push_back(static_cast<float>(-std::sin(angle)));
+    plan.cosines_.push_back(std::cos(angle));
+    plan.sines_.push_back(-std::sin(angle));
   }
   std::vector<double> edges;
   const double top = hz_to_mel(kMelSampleRate / 2.0);

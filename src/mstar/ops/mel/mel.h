@@ -23,8 +23,8 @@ class MelPlan {
   // [kMelWindowSamples], computed in f64.
   const std::vector<float>& window() const { return window_; }
   // Twiddles exp(-2 pi i k / 400) as cosines and sines, k = 0..399.
-  const std::vector<float>& cosines() const { return cosines_; }
-  const std::vector<float>& sines() const { return sines_; }
+  const std::vector<double>& cosines() const { return cosines_; }
+  const std::vector<double>& sines() const { return sines_; }
   // [num_mels][kMelBins], Slaney scale and norm, computed in f64.
   const std::vector<float>& filters() const { return filters_; }
   // Bins [first, last) in which a band's filter is not zero.
@@ -33,7 +33,8 @@ class MelPlan {
 
  private:
   int num_mels_ = 0;
-  std::vector<float> window_, cosines_, sines_, filters_;
+  std::vector<float> window_, filters_;
+  std::vector<double> cosines_, sines_;
   std::vector<int> first_bins_, last_bins_;
 };
 

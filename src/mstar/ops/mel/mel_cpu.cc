@@ -10,28 +10,35 @@ HWY_BEFORE_NAMESPACE();
 namespace mstar {
 namespace HWY_NAMESPACE {
 
+// The transform runs in f64: in f32 the rounding of a loud bin reaches quiet ones 8 decades below, which the logarithm
+// shows.
+using D = hn::CappedTag<double, 8>;
+using VD = hn::Vec<D>;
+constexpr D kD;
+constexpr int kDoubles = kLanes / 2;
+
 constexpr int kHalf = kMelWindowSamples / 2;  // a real transform of 400 is a complex one of 200 = 4 * 2 * 5 * 5
 
-// Every vector holds the same element of kLanes frames, so a frame's arithmetic does not depend on its neighbours.
+// Every vector holds the same element of kDoubles frames, so a frame's arithmetic does not depend on its neighbours.
 struct Complex {
-  V real, imaginary;
+  VD real, imaginary;
 };
 HWY_INLINE Complex add(Complex a, Complex b) { return {hn::Add(a.real, b.real), hn::Add(a.imaginary, b.imaginary)}; }
 HWY_INLINE Complex subtract(Complex a, Complex b) {
   return {hn::Sub(a.real, b.real), hn::Sub(a.imaginary, b.imaginary)};
 }
 HWY_INLINE Complex times_minus_i(Complex a) { return {a.imaginary, hn::Neg(a.real)}; }
-HWY_INLINE Complex multiply(Complex a, float real, float imaginary) {
-  const V r = hn::Set(kF, real), i = hn::Set(kF, imaginary);
+HWY_INLINE Complex multiply(Complex a, double real, double imaginary) {
+  const VD r = hn::Set(kD, real), i = hn::Set(kD, imaginary);
   return {hn::NegMulAdd(a.imaginary, i, hn::Mul(a.real, r)), hn::MulAdd(a.imaginary, r, hn::Mul(a.real, i))};
 }
 
 struct Buffer {
-  float values[kHalf][2][kLanes];
-  HWY_INLINE Complex at(int i) const { return {hn::Load(kF, values[i][0]), hn::Load(kF, values[i][1])}; }
+  double values[kHalf][2][kDoubles];
+  HWY_INLINE Complex at(int i) const { return {hn::Load(kD, values[i][0]), hn::Load(kD, values[i][1])}; }
   HWY_INLINE void set(int i, Complex c) {
-    hn::Store(c.real, kF, values[i][0]);
-    hn::Store(c.imaginary, kF, values[i][1]);
+    hn::Store(c.real, kD, values[i][0]);
+    hn::Store(c.imaginary, kD, values[i][1]);
   }
 };
 
@@ -56,8 +63,8 @@ HWY_INLINE void butterfly<4>(Complex* x) {
 template <>
 HWY_INLINE void butterfly<5>(Complex* x) {
   // Cosines and sines of 2 pi / 5 and 4 pi / 5.
-  const V c1 = hn::Set(kF, 0.30901699437494742f), c2 = hn::Set(kF, -0.80901699437494742f);
-  const V s1 = hn::Set(kF, 0.95105651629515357f), s2 = hn::Set(kF, 0.58778525229247313f);
+  const VD c1 = hn::Set(kD, 0.30901699437494742), c2 = hn::Set(kD, -0.80901699437494742);
+  const VD s1 = hn::Set(kD, 0.95105651629515357), s2 = hn::Set(kD, 0.58778525229247313);
   const Complex a = add(x[1], x[4]), b = add(x[2], x[3]), c = subtract(x[1], x[4]), d = subtract(x[2], x[3]);
   const Complex even1 = {hn::MulAdd(c2, b.real, hn::MulAdd(c1, a.real, x[0].real)),
                          hn::MulAdd(c2, b.imaginary, hn::MulAdd(c1, a.imaginary, x[0].imaginary))};
@@ -93,8 +100,9 @@ HWY_INLINE void pass(const MelPlan& plan, int done, const Buffer& from, Buffer& 
 }
 
 // |transform|^2 of the packed real frames in z, for bins 0..200.
-HWY_INLINE void power_of(const MelPlan& plan, const Buffer& z, float (*power)[kLanes]) {
-  const V half = hn::Set(kF, 0.5f);
+HWY_INLINE void power_of(const MelPlan& plan, const Buffer& z, float (*power)[kLanes], int first_lane) {
+  const hn::Rebind<float, D> narrow;
+  const VD half = hn::Set(kD, 0.5f);
   for (int bin = 0; bin <= kHalf; ++bin) {
     const Complex a = z.at(bin % kHalf), b = z.at((kHalf - bin) % kHalf);
     // Even samples: (a + conj b) / 2; odd ones: (a - conj b) / 2i, turned by the bin's twiddle.
@@ -102,7 +110,8 @@ HWY_INLINE void power_of(const MelPlan& plan, const Buffer& z, float (*power)[kL
     const Complex odd = {hn::Mul(half, hn::Add(a.imaginary, b.imaginary)), hn::Mul(half, hn::Sub(b.real, a.real))};
     const auto turn = static_cast<std::size_t>(bin);
     const Complex x = add(even, multiply(odd, plan.cosines()[turn], plan.sines()[turn]));
-    hn::Store(hn::MulAdd(x.real, x.real, hn::Mul(x.imaginary, x.imaginary)), kF, power[bin]);
+    hn::StoreU(hn::DemoteTo(narrow, hn::MulAdd(x.real, x.real, hn::Mul(x.imaginary, x.imaginary))), narrow,
+               power[bin] + first_lane);
   }
 }
 
@@ -111,17 +120,19 @@ void mel_of_frames(const LogMelArgs& args, std::int64_t first, int count) {
   const MelPlan& plan = *args.plan;
   HWY_ALIGN Buffer a, b;
   HWY_ALIGN float power[kMelBins][kLanes];
-  for (int lane = 0; lane < kLanes; ++lane) {
-    // Lanes without a frame repeat the last one.
-    const float* pcm = args.pcm.data<float>() + (first + HWY_MIN(lane, count - 1)) * kMelHopSamples;
-    for (int i = 0; i < kMelWindowSamples; ++i)
-      a.values[i / 2][i % 2][lane] = pcm[i] * plan.window()[static_cast<std::size_t>(i)];
+  for (int part = 0; part < kLanes; part += kDoubles) {
+    for (int lane = 0; lane < kDoubles; ++lane) {
+      // Lanes without a frame repeat the last one.
+      const float* pcm = args.pcm.data<float>() + (first + HWY_MIN(part + lane, count - 1)) * kMelHopSamples;
+      for (int i = 0; i < kMelWindowSamples; ++i)
+        a.values[i / 2][i % 2][lane] = pcm[i] * plan.window()[static_cast<std::size_t>(i)];
+    }
+    pass<4>(plan, 1, a, b);
+    pass<2>(plan, 4, b, a);
+    pass<5>(plan, 8, a, b);
+    pass<5>(plan, 40, b, a);
+    power_of(plan, a, power, part);
   }
-  pass<4>(plan, 1, a, b);
-  pass<2>(plan, 4, b, a);
-  pass<5>(plan, 8, a, b);
-  pass<5>(plan, 40, b, a);
-  power_of(plan, a, power);
   for (int m = 0; m < plan.num_mels(); ++m) {
     const float* filter = plan.filters().data() + static_cast<std::size_t>(m) * kMelBins;
     V sum = hn::Zero(kF);

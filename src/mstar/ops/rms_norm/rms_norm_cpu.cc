@@ -1,20 +1,46 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "mstar/ops/rms_norm/rms_norm_cpu.cc"
 #include <cmath>
 
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "mstar/ops/rms_norm/rms_norm_kernels.h"
+#include "mstar/ops/simd-inl.h"
 
+HWY_BEFORE_NAMESPACE();
 namespace mstar {
+namespace HWY_NAMESPACE {
+
+void scale_row(const RmsNormArgs& args, std::int64_t row) {
+  const std::int64_t d = args.x.dim(1);
+  const float* x = args.x.data<float>() + row * args.x.stride(0);
+  float* out = args.out.data<float>() + row * args.out.stride(0);
+  const float* weight = args.weight.data<float>();
+  const float squares = row_sum(d, [&](std::int64_t i, int lanes) HWY_ATTR {
+    const V value = load_up_to(x + i, lanes);
+    return hn::Mul(value, value);
+  });
+  const V scale = hn::Set(kF, 1.0f / std::sqrt(squares / static_cast<float>(d) + args.epsilon));
+  const V offset = hn::Set(kF, args.weight_offset);
+  for_lanes(d, [&](std::int64_t i, int lanes) HWY_ATTR {
+    const V gain = hn::Add(load_up_to(weight + i, lanes), offset);
+    store_up_to(hn::Mul(hn::Mul(load_up_to(x + i, lanes), scale), gain), out + i, lanes);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mstar
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mstar {
+HWY_EXPORT(scale_row);
 
 Status rms_norm_cpu(OpContext& context, const RmsNormArgs& args) {
-  const std::int64_t d = args.x.dim(1);
-  context.parallel_for(args.x.dim(0), [&](std::int64_t row, int) {
-    const float* x = args.x.data<float>() + row * args.x.stride(0);
-    float* out = args.out.data<float>() + row * args.out.stride(0);
-    double squares = 0;
-    for (std::int64_t i = 0; i < d; ++i) squares += static_cast<double>(x[i]) * x[i];
-    const auto inverse = static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(d) + args.epsilon));
-    for (std::int64_t i = 0; i < d; ++i) out[i] = x[i] * inverse * (args.weight.data<float>()[i] + args.weight_offset);
+  context.parallel_for_rows(args.x.dim(0), args.x.dim(1), [&](std::int64_t row) {
+    HWY_DYNAMIC_DISPATCH(scale_row)(args, row);
   });
   return {};
 }
 
 }  // namespace mstar
+#endif

@@ -3,6 +3,7 @@
 #include <limits>
 #include <span>
 
+#include "mstar/ops/sample/row_scan.h"
 #include "mstar/ops/sample/sample_kernels.h"
 
 namespace mstar {
@@ -39,18 +40,6 @@ void penalise(Logits logits, const SampleRow& row) {
   }
 }
 
-// Fixed order over eight partial sums, so that the compiler may use vectors without changing the bits by target.
-double sum_of_exp(std::span<const float> logits, float largest) {
-  double parts[8] = {};
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    if (logits[i] != kMasked) parts[i % 8] += std::exp(logits[i] - largest);
-  return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7]));
-}
-
-std::size_t largest_index(std::span<const float> logits) {
-  return static_cast<std::size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
 void prefer_tail(Logits logits, std::int32_t tail_begin) {
   if (tail_begin < 0) return;
   const std::size_t begin = clamp_id(tail_begin, logits.size());
@@ -68,32 +57,81 @@ double uniform(const SampleRow& row) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-// Draws among the candidates that top_k, top_p and min_p leave; `scratch` holds a vocabulary.
-std::int32_t draw(std::span<const float> logits, float largest, const SampleRow& row, std::span<Candidate> scratch) {
-  std::size_t count = 0;
-  const float floor = row.min_p > 0 ? largest + row.temperature * std::log(row.min_p) : kMasked;
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    if (logits[i] != kMasked && logits[i] >= floor) scratch[count++] = {logits[i], static_cast<std::int32_t>(i)};
-  auto kept = scratch.first(count);
-  const bool truncates = (row.top_k > 0 && static_cast<std::size_t>(row.top_k) < count) || row.top_p < 1.0f;
-  if (truncates) std::sort(kept.begin(), kept.end(), likelier);
-  if (row.top_k > 0) kept = kept.first(std::min(count, static_cast<std::size_t>(row.top_k)));
+// The token where the running sum of weights, in order of ids, passes `target`.
+std::int32_t token_at(std::span<const float> logits, float largest, float inverse_temperature, double target) {
+  double reached = 0;
+  std::int32_t last = 0;
+  for (std::size_t begin = 0; begin < logits.size(); begin += kScanBlock) {
+    const auto block = logits.subspan(begin, std::min(kScanBlock, logits.size() - begin));
+    const double sum = sum_of_exp(block, largest, inverse_temperature);
+    if (reached + sum <= target) {
+      reached += sum;
+      continue;
+    }
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      const double weight = sum_of_exp(block.subspan(i, 1), largest, inverse_temperature);
+      if (weight > 0) last = static_cast<std::int32_t>(begin + i);
+      if ((reached += weight) > target) return last;
+    }
+  }
+  return last;  // rounding: the target lies a hair beyond the sum
+}
+
+// Likeliest candidates first, as many as top_k and top_p ask for; `total` is the weight of all. Sorts no more than
+// needed.
+std::span<const Candidate> nucleus(std::span<Candidate> candidates, const SampleRow& row, float largest, double total,
+                                   double* kept_total) {
+  const std::size_t limit =
+      row.top_k > 0 ? std::min(candidates.size(), static_cast<std::size_t>(row.top_k)) : candidates.size();
   const auto weight = [&](const Candidate& c) {
     return std::exp(static_cast<double>(c.logit - largest) / row.temperature);
   };
-  double total = 0;
-  for (const Candidate& c : kept) total += weight(c);
-  if (row.top_p < 1.0f) {
-    double reached = 0;
-    std::size_t n = 0;
-    while (n < kept.size() && (n == 0 || reached < row.top_p * total)) reached += weight(kept[n++]);
-    kept = kept.first(n);
-    total = reached;
+  std::size_t sorted = 0, kept = 0;
+  const auto sort_up_to = [&](std::size_t count) {
+    const auto begin = candidates.begin() + static_cast<std::ptrdiff_t>(sorted),
+               end = candidates.begin() + static_cast<std::ptrdiff_t>(count);
+    std::partial_sort(begin, end, candidates.end(), likelier);
+    sorted = count;
+  };
+  if (row.top_k > 0) {  // top_p counts within the top k
+    sort_up_to(limit);
+    total = 0;
+    for (std::size_t i = 0; i < limit; ++i) total += weight(candidates[i]);
   }
+  double reached = 0;
+  while (kept < limit && (kept == 0 || row.top_p >= 1.0f || reached < row.top_p * total)) {
+    if (kept == sorted) sort_up_to(std::min(limit, std::max<std::size_t>(64, 2 * sorted)));
+    reached += weight(candidates[kept++]);
+  }
+  *kept_total = reached;
+  return candidates.first(kept);
+}
+
+// Draws among the tokens that top_k, top_p and min_p leave; `scratch` holds a vocabulary.
+std::int32_t draw(std::span<const float> logits, float largest, const SampleRow& row, std::span<Candidate> scratch) {
+  const float inverse_temperature = 1.0f / row.temperature;
+  const bool truncates = row.top_k > 0 || row.top_p < 1.0f || row.min_p > 0;
+  if (!truncates)
+    return token_at(logits, largest, inverse_temperature,
+                    uniform(row) * sum_of_exp(logits, largest, inverse_temperature));
+
+  std::size_t count = 0;
+  const float floor =
+      row.min_p > 0 ? largest + row.temperature * std::log(row.min_p) : std::numeric_limits<float>::lowest();
+  double total = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    if (logits[i] >= floor) scratch[count++] = {logits[i], static_cast<std::int32_t>(i)};
+  if (row.min_p > 0) {
+    for (const Candidate& c : scratch.first(count))
+      total += std::exp(static_cast<double>(c.logit - largest) / row.temperature);
+  } else {
+    total = sum_of_exp(logits, largest, inverse_temperature);
+  }
+  const auto kept = nucleus(scratch.first(count), row, largest, total, &total);
   const double target = uniform(row) * total;
   double reached = 0;
   for (const Candidate& c : kept)
-    if ((reached += weight(c)) > target) return c.id;
+    if ((reached += std::exp(static_cast<double>(c.logit - largest) / row.temperature)) > target) return c.id;
   return kept.back().id;
 }
 
