@@ -1,0 +1,215 @@
+#include "simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace mstar::sim {
+
+void Answer::on_event(RequestEvent event) {
+  if (auto* chunk = std::get_if<decl::Chunk>(&event)) {
+    num_chunks_after_end += num_terminal;
+    pieces.emplace_back(chunk->value.text());
+    text += chunk->value.text();
+    return;
+  }
+  ++num_terminal;
+  if (auto* done = std::get_if<Finished>(&event)) finished = std::move(*done);
+  if (auto* failed = std::get_if<Failed>(&event)) error = std::move(failed->error);
+}
+
+bool Simulation::Port::to_worker(WorkerId worker, wire::ToWorker message) {
+  if (worker.value >= owner->workers_.size() || !owner->workers_[worker.value]) return false;
+  owner->links_[{self, worker.value}].emplace_back(std::move(message));
+  return true;
+}
+void Simulation::Port::to_conductor(wire::ToConductor message) {
+  owner->links_[{self, kConductor}].emplace_back(std::move(message));
+}
+
+namespace {
+
+// Host components together on worker 0, device components by equal lists of replicas.
+std::vector<conductor::NodeGroup> groups_of(const decl::Decl& model, const ModelSpec& spec) {
+  std::map<std::vector<std::uint32_t>, conductor::NodeGroup> groups;
+  for (std::uint16_t c = 0; c < model.components().size(); ++c) {
+    const auto& component = model.components()[c];
+    const auto named = spec.replicas.find(component.name());
+    std::vector<std::uint32_t> workers;
+    if (component.on_host()) {
+      workers = {0};
+    } else if (named == spec.replicas.end()) {
+      workers = {1};
+    } else {
+      for (const std::uint32_t replica : named->second) workers.push_back(replica + 1);
+    }
+    auto& group = groups[workers];
+    group.name = component.name();
+    group.components.push_back(decl::ComponentRef(c));
+  }
+  std::vector<conductor::NodeGroup> out;
+  for (auto& [workers, group] : groups) {
+    for (const std::uint32_t worker : workers) group.replicas.emplace_back(worker);
+    out.push_back(std::move(group));
+  }
+  return out;
+}
+
+}  // namespace
+
+Simulation::Simulation(Options options, std::vector<ModelSpec> models) : options_(options), random_(options.seed) {
+  device_ = make_cpu_device();
+  conductor::ConductorOptions conducting{.max_concurrent_requests = options.max_concurrent_requests,
+                                         .max_queued_requests = options.max_queued_requests,
+                                         .seed = options.seed};
+  worker_options_.resize(options.num_device_workers + 1);
+  for (ModelSpec& spec : models) {
+    decls_.push_back(std::make_unique<decl::Decl>(std::move(spec.decl)));
+    auto compiled = graph::CompiledModel::compile(*decls_.back());
+    if (!compiled) ADD_FAILURE() << compiled.error().message;
+    compiled_.push_back(std::make_unique<graph::CompiledModel>(std::move(*compiled)));
+    conductor::ServedDeployment served{.name = decls_.back()->name(), .compiled = compiled_.back().get()};
+    served.groups = groups_of(*decls_.back(), spec);
+    for (auto& each : worker_options_)
+      each.models.push_back(
+          {.name = served.name,
+           .compiled = compiled_.back().get(),
+           .limits = {.max_requests = options.max_concurrent_requests, .max_rows = 8, .max_tokens = 256}});
+    for (const auto& group : served.groups)
+      for (const WorkerId worker : group.replicas)
+        for (const auto component : group.components)
+          if (!decls_.back()->at(component).on_host())
+            worker_options_[worker.value].models.back().components.push_back(component);
+    conducting.models.push_back(std::move(served));
+  }
+  for (std::uint32_t w = 0; w <= options.num_device_workers; ++w) conducting.workers.emplace_back(w);
+  conductor_port_.owner = this;
+  conductor_ = std::make_unique<conductor::Conductor>(std::move(conducting), conductor_port_);
+  for (std::uint32_t w = 0; w <= options.num_device_workers; ++w) {
+    ports_.push_back(std::make_unique<Port>());
+    ports_.back()->owner = this;
+    ports_.back()->self = w;
+    worker_options_[w].id = WorkerId(w);
+    worker_options_[w].device = w ? device_.get() : nullptr;
+    worker_options_[w].host_pool = w ? nullptr : &host_;
+    workers_.push_back(make_worker(w));
+  }
+  if (options.ready) run();
+}
+
+Simulation::~Simulation() {
+  conductor_->stop();
+  while (run_one_job()) {
+  }
+}
+
+std::unique_ptr<worker::Worker> Simulation::make_worker(std::uint32_t index) {
+  auto made = std::make_unique<worker::Worker>(worker_options_[index], *ports_[index]);
+  if (const Status loaded = made->load(); !loaded) ADD_FAILURE() << loaded.error().message;
+  return made;
+}
+
+Simulation::Submitted Simulation::submit(decl::ApiRequest request) {
+  auto answer = std::make_shared<Answer>();
+  auto id = try_submit(std::move(request), answer);
+  if (!id) {
+    ADD_FAILURE() << id.error().message;
+    return {RequestId(), answer};
+  }
+  return {*id, answer};
+}
+
+Result<RequestId> Simulation::try_submit(decl::ApiRequest request, std::shared_ptr<Answer> answer) {
+  return conductor_->submit(std::move(request), std::move(answer));
+}
+
+std::size_t Simulation::num_messages() const {
+  std::size_t count = 0;
+  for (const auto& [ends, queue] : links_) count += queue.size();
+  return count;
+}
+
+std::size_t Simulation::num_waiting_links() const {
+  return static_cast<std::size_t>(
+      std::count_if(links_.begin(), links_.end(), [](const auto& each) { return !each.second.empty(); }));
+}
+
+bool Simulation::deliver_one(std::size_t which) {
+  for (auto& [ends, queue] : links_) {
+    if (queue.empty() || which-- > 0) continue;
+    Message message = std::move(queue.front());
+    queue.pop_front();
+    if (auto* wired = std::get_if<wire::ToConductor>(&message)) {
+      conductor_->receive(std::move(*wired));
+    } else if (workers_[ends.second]) {
+      workers_[ends.second]->send(std::move(std::get<wire::ToWorker>(message)));
+    }
+    return true;
+  }
+  return false;
+}
+
+bool Simulation::run_one_job() {
+  if (host_.jobs.empty()) return false;
+  const std::size_t which = random_() % host_.jobs.size();
+  auto job = std::move(host_.jobs[which]);
+  host_.jobs.erase(host_.jobs.begin() + static_cast<std::ptrdiff_t>(which));
+  job();
+  return true;
+}
+
+bool Simulation::step() {
+  // Tries the kinds of action from a random one on until one had something to do.
+  const std::size_t num_actors = workers_.size() + 1;
+  const std::size_t num_links = num_waiting_links();
+  const std::size_t num_kinds = num_actors + num_links + host_.jobs.size();
+  const std::size_t first = random_() % num_kinds;
+  for (std::size_t i = 0; i < num_kinds; ++i) {
+    const std::size_t kind = (first + i) % num_kinds;
+    bool worked = false;
+    if (kind < workers_.size()) {
+      worked = workers_[kind] && workers_[kind]->poll();
+    } else if (kind < num_actors) {
+      worked = conductor_->poll();
+    } else if (kind < num_actors + num_links) {
+      worked = deliver_one(kind - num_actors);
+    } else {
+      worked = run_one_job();
+    }
+    if (worked) return true;
+  }
+  return num_messages() > 0;  // a worker's first turn announces it
+}
+
+void Simulation::run(std::int64_t most) {
+  while (step())
+    if (--most == 0) {
+      ADD_FAILURE() << "the simulation does not come to an end; seed " << options_.seed;
+      return;
+    }
+}
+
+void Simulation::expect_empty() {
+  EXPECT_TRUE(conductor_->load().empty());
+  for (std::uint32_t w = 0; w < workers_.size(); ++w) {
+    if (!workers_[w]) continue;
+    const worker::WorkerStats stats = workers_[w]->stats();
+    EXPECT_EQ(stats.num_requests, 0) << "worker " << w;
+    EXPECT_EQ(stats.num_early_signals, 0u) << "worker " << w;
+    for (const auto& [model, usage] : stats.resources)
+      EXPECT_EQ(usage.used, 0) << "worker " << w << ", " << model << "." << usage.name;
+  }
+}
+
+void Simulation::kill_worker(WorkerId worker) {
+  workers_[worker.value].reset();
+  for (auto& [ends, queue] : links_)
+    if (ends.second == worker.value) queue.clear();
+  // What it had sent arrives; the notice of its death comes last.
+  links_[{worker.value, kConductor}].emplace_back(
+      wire::ToConductor(wire::WorkerFailed{worker, unavailable("killed by signal 9")}));
+}
+
+void Simulation::restart_worker(WorkerId worker) { workers_[worker.value] = make_worker(worker.value); }
+
+}  // namespace mstar::sim
