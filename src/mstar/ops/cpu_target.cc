@@ -29,9 +29,12 @@ std::atomic<CpuTarget>& chosen() {
 
 std::string_view cpu_target_name(CpuTarget target) {
   switch (target) {
-    case CpuTarget::avx2: return "avx2";
-    case CpuTarget::avx512: return "avx512";
-    case CpuTarget::avx512_vnni: return "avx512_vnni";
+    case CpuTarget::avx2:
+      return "avx2";
+    case CpuTarget::avx512:
+      return "avx512";
+    case CpuTarget::avx512_vnni:
+      return "avx512_vnni";
   }
   return "";
 }

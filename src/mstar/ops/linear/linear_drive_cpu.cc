@@ -7,7 +7,7 @@ namespace mstar {
 namespace {
 
 constexpr int kPanel = LinearWeight::kPanel;
-constexpr std::int64_t kBlockSteps = 512;        // a panel's block of floats is 64 KB: it stays in L2 while rows pass
+constexpr std::int64_t kBlockSteps = 256;        // a panel's block of floats is 32 KB: it stays near while rows pass
 constexpr std::int64_t kBlockWords = 256 << 10;  // 1 MB of rows
 constexpr std::int64_t kBlockRows = 240;
 constexpr std::int64_t kWidenFromRows = 3 * kTileRows;  // fewer row tiles than this widen in the tile itself
