@@ -53,7 +53,6 @@ void Connection::on_call() {
   }
   call_id_ = *submitted;
   core_->metrics.calls_in_flight(1);
-  log_debug("{} is request {}", request_id_, call_id_.value);
   phase_ = Phase::call;
   head_sent_ = false;
   whole_body_.clear();
@@ -199,8 +198,10 @@ void Connection::end_of_answer() {
   const double seconds = std::chrono::duration<double>(steady_clock::now() - request_began_).count();
   const ApiRoute* route = reader_.match().route;
   core_->metrics.request_done(route ? route->path : "other", status_, seconds);
-  if (!route || is_call(route->endpoint))
-    log_info("{} {} {} in {:.1f} ms", request_id_, log_name(reader_), status_, seconds * 1e3);
+  if (!route || is_call(route->endpoint)) {
+    const std::string number = call_id_.valid() ? " (request " + std::to_string(call_id_.value) + ")" : "";
+    log_info("{}{} {} {} in {:.1f} ms", request_id_, number, log_name(reader_), status_, seconds * 1e3);
+  }
   if (!writing_ && out_.empty()) on_flushed();
 }
 
@@ -263,6 +264,7 @@ void Connection::on_flushed() {
   set_busy(false);
   in_request_ = false;
   request_id_.clear();
+  call_id_ = RequestId();
   answer_.reset();
   if (close_after_ || core_->draining) return linger(unread_body_);
   reader_.next();

@@ -124,13 +124,16 @@ void HttpServer::Threads::run() {
 
 HttpServer::HttpServer(std::unique_ptr<Threads> threads) : threads_(std::move(threads)) {}
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(const ServerConfig& config, Frontend& frontend) {
-  auto threads = std::make_unique<Threads>(config, frontend);
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const ServerConfig& config, Frontend& frontend) try {
+  auto server = std::unique_ptr<HttpServer>(new HttpServer(std::make_unique<Threads>(config, frontend)));
+  Threads* threads = server->threads_.get();
   MSTAR_TRY(threads->listen());
   threads->accept();
   const int num_threads = std::max(1, config.num_io_threads);
-  for (int i = 0; i < num_threads; ++i) threads->threads.emplace_back([t = threads.get()] { t->run(); });
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(threads)));
+  for (int i = 0; i < num_threads; ++i) threads->threads.emplace_back([threads] { threads->run(); });
+  return server;
+} catch (const std::exception& thrown) {  // no descriptors or threads are left
+  return exhausted(std::string("cannot start the HTTP server: ") + thrown.what());
 }
 
 HttpServer::~HttpServer() {
@@ -139,6 +142,7 @@ HttpServer::~HttpServer() {
   for (const auto& connection : threads_->core->connections()) connection->stop_now();
   // With every socket and timer closed the threads run out of work.
   threads_->work.reset();
+  if (threads_->threads.empty()) threads_->run();
   for (std::thread& each : threads_->threads) each.join();
 }
 
