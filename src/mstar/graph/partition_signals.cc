@@ -4,6 +4,9 @@
 #include "mstar/graph/partition_internal.h"
 
 namespace mstar::graph {
+namespace {
+constexpr std::int64_t kMaxIndex = std::int64_t{1} << 60;  // of a stream: far from overflow
+}  // namespace
 
 PartitionState::State::Fit PartitionState::State::place(Delivery& delivery) {
   if (delivery.pass > pass) return Fit::later;
@@ -134,6 +137,7 @@ Accepted PartitionState::push_stream(StreamItems items) {
   State& s = *state_;
   const int stream = s.partition->find_stream(items.port);
   if (stream < 0 || !s.streams[static_cast<std::size_t>(stream)]) return Accepted::refused;
+  if (items.first_index < 0 || items.first_index > kMaxIndex) return Accepted::refused;
   StreamBuffer& buffer = *s.streams[static_cast<std::size_t>(stream)];
   bool any = false;
   for (std::size_t i = 0; i < items.items.size(); ++i)
