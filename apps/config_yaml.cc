@@ -9,21 +9,20 @@
 namespace mstar::apps {
 namespace {
 
-constexpr int kMaxRank = 1023;
-
 void read_node_group(const YamlNode& node, YamlFaults& faults, NodeGroupConfig& out) {
   YamlMap map(node, "node_groups", faults);
   // The reference's names of the two keys work too.
-  const bool has_components = map.texts("components", out.components);
-  const bool has_node_names = map.texts("node_names", out.components);
+  const bool has_components = map.has("components"), has_node_names = map.has("node_names");
+  map.texts("components", out.components);
+  map.texts("node_names", out.components);
   if (has_components && has_node_names)
     faults.add(node, "'components' and 'node_names' are two names of one key; give one");
   if (!has_components && !has_node_names) faults.add(node, "a node group needs 'components'");
-  const bool has_walks = map.texts("walks", out.walks);
-  if (map.texts("graph_walks", out.walks) && has_walks)
+  map.texts("walks", out.walks);
+  if (map.texts("graph_walks", out.walks) && map.has("walks"))
     faults.add(node, "'walks' and 'graph_walks' are two names of one key; give one");
   map.integers("ranks", 0, kMaxRank, out.ranks);
-  if (out.ranks.empty()) faults.add(node, "a node group needs 'ranks', such as [0]");
+  if (!map.has("ranks")) faults.add(node, "a node group needs 'ranks', such as [0]");
   map.integer("tp_size", 1, 64, out.tp_size);
   map.integer("sp_size", 1, 64, out.sp_size);
   map.finish();
@@ -34,8 +33,9 @@ void read_node_group(const YamlNode& node, YamlFaults& faults, NodeGroupConfig& 
 
 // The keys of one model, at the top of the file or in an item of `models`.
 void read_model(YamlMap& map, YamlFaults& faults, ModelConfig& out) {
-  if (!map.text("model", out.model) || out.model.empty())
+  if (!map.has("model"))
     faults.add(map.node(), "a model needs 'model': a checkpoint directory, or the name of fetched weights");
+  map.text("model", out.model);
   map.text("name", out.name);
   map.texts("aliases", out.aliases);
   map.params("options", out.options);

@@ -25,18 +25,22 @@ Result<MemoryPlan> memory_of(const std::vector<const OpenedModel*>& models, cons
   return plan_memory(planned, limits_of(config), budget_bytes);
 }
 
-Result<MemoryPlan> fit_memory(const std::vector<const OpenedModel*>& models, RuntimeConfig& config) {
+Result<MemoryPlan> fit_memory(const std::vector<const OpenedModel*>& models, std::size_t reserved_bytes,
+                              RuntimeConfig& config) {
   const std::size_t budget = available_bytes(config);
   const int wanted = config.max_concurrent_requests;
   MSTAR_TRY_ASSIGN(MemoryPlan plan, memory_of(models, config, budget));
-  while (plan.total_bytes() > budget && !config.max_requests_given && config.max_concurrent_requests > 1) {
+  while (plan.total_bytes() + reserved_bytes > budget && !config.max_requests_given &&
+         config.max_concurrent_requests > 1) {
     --config.max_concurrent_requests;
     MSTAR_TRY_ASSIGN(plan, memory_of(models, config, budget));
   }
-  if (plan.total_bytes() > budget)
+  if (plan.total_bytes() + reserved_bytes > budget) {
+    if (reserved_bytes > 0) plan.lines.push_back({0, "all", "working memory", "step arenas", reserved_bytes});
     return exhausted(
         "the models need more memory than there is; raise --memory or allow fewer requests with --max-requests\n" +
         memory_table(plan));
+  }
   if (config.max_concurrent_requests < wanted)
     log_warn("{} requests at once instead of {}, so that the caches fit into {}", config.max_concurrent_requests,
              wanted, format_bytes(budget));

@@ -22,7 +22,9 @@ class Runtime::Mesh final : public wire::Mesh {
 
 Runtime::Runtime(RuntimeConfig config) : config_(std::move(config)) {}
 
-Runtime::~Runtime() {
+Runtime::~Runtime() { stop_workers(); }
+
+void Runtime::stop_workers() {
   // The conductor stops first, so that nothing new reaches the workers; it stays until their last messages are out.
   if (conductor_) conductor_->stop();
   workers_.clear();
@@ -37,11 +39,7 @@ Result<std::unique_ptr<Runtime>> Runtime::build(RuntimeConfig config) {
     return bad_model("'isolation: process' does not exist yet; write 'isolation: thread'");
   runtime->device_ = make_cpu_device();
   MSTAR_TRY(runtime->load_models());
-  std::vector<const OpenedModel*> opened;
-  for (const Served& each : runtime->models_) opened.push_back(&each.opened);
-  MSTAR_TRY_ASSIGN(runtime->memory_, fit_memory(opened, runtime->config_));
-  MSTAR_TRY(runtime->start_workers());
-  MSTAR_TRY(runtime->check_memory());
+  MSTAR_TRY(runtime->fit_and_start());
   return runtime;
 }
 
@@ -123,13 +121,30 @@ Status Runtime::start_workers() {
   return conductor_->wait_ready(std::chrono::seconds(600));
 }
 
-Status Runtime::check_memory() {
+// Adds the step arenas of the built engines to the plan; their bytes.
+std::size_t Runtime::add_arenas() {
+  std::size_t out = 0;
   for (std::size_t w = 1; w < workers_.size(); ++w) {
     const std::size_t bytes = workers_[w]->stats().arena_bytes;
     if (bytes > 0) memory_.lines.push_back({static_cast<int>(w) - 1, "all", "working memory", "step arenas", bytes});
+    out += bytes;
   }
-  if (memory_.total_bytes() <= memory_.budget_bytes) return ok_status();
-  return exhausted("with the step arenas the models need more memory than --memory allows:\n" + memory_table(memory_));
+  return out;
+}
+
+Status Runtime::fit_and_start() {
+  std::vector<const OpenedModel*> opened;
+  for (const Served& each : models_) opened.push_back(&each.opened);
+  // How much working memory the engines want is known once they are built; where that breaks the plan, it is made
+  // again.
+  for (std::size_t reserved = 0;;) {
+    MSTAR_TRY_ASSIGN(memory_, fit_memory(opened, reserved, config_));
+    MSTAR_TRY(start_workers());
+    const std::size_t arenas = add_arenas();
+    if (memory_.total_bytes() <= memory_.budget_bytes || arenas <= reserved) return ok_status();
+    reserved = arenas;
+    stop_workers();
+  }
 }
 
 }  // namespace mstar::apps

@@ -61,7 +61,9 @@ Result<MemoryPlan> memory_of(const std::vector<const OpenedModel*>& models, cons
                              std::size_t budget_bytes);
 // The same for the whole deployment. When it does not fit and no cap was given, max_concurrent_requests is lowered
 // until it does; exhausted, with the table, when that is not enough.
-Result<MemoryPlan> fit_memory(const std::vector<const OpenedModel*>& models, RuntimeConfig& config);
+// `reserved_bytes` are kept free for what the plan cannot know.
+Result<MemoryPlan> fit_memory(const std::vector<const OpenedModel*>& models, std::size_t reserved_bytes,
+                              RuntimeConfig& config);
 
 // Thread: build and destroy from one; frontend() from any. Everything is loaded when build returns.
 class Runtime {
@@ -83,10 +85,12 @@ class Runtime {
   };
   explicit Runtime(RuntimeConfig config);
   Status load_models();
+  Status fit_and_start();
   Status start_workers();
+  void stop_workers();
   int num_ranks() const;
   conductor::ServedDeployment deploy(const Served& served, std::vector<worker::WorkerOptions>& workers) const;
-  Status check_memory();
+  std::size_t add_arenas();
   std::string worker_metrics() const;
 
   RuntimeConfig config_;
