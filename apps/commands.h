@@ -1,6 +1,7 @@
 // The subcommands of mstar. Each returns the process's exit status: 0 well, 1 the work failed, 2 the call was wrong.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,19 +15,21 @@ namespace mstar::apps {
 
 std::string version_text();  // several lines
 
+// Shared by every command that runs a model. What is not given leaves the YAML's value or the default.
 struct ModelFlags {
-  std::string model;
-  int threads = 0;
+  std::string model;  // a checkpoint, a name of cached weights, a config.yaml; empty: the default weights
+  std::optional<int> threads;
   std::string memory;
-  std::string weights = "stored";
-  int max_requests = 16;
+  std::string weights;
+  std::optional<int> max_requests;
 };
 
 struct ServeFlags {
   ModelFlags model;
-  std::string host = "127.0.0.1";
-  int port = 8000;
+  std::string host;
+  std::optional<int> port;
   std::string config;
+  std::vector<std::string> aliases;
 };
 void add_serve_flags(CLI::App& command, ServeFlags& flags);
 int run_serve(const ServeFlags& flags);
@@ -47,8 +50,20 @@ struct TranscribeFlags {
 void add_transcribe_flags(CLI::App& command, TranscribeFlags& flags);
 int run_transcribe(const TranscribeFlags& flags);
 
+struct RunFlags {
+  ModelFlags model;
+  std::vector<std::string> files;
+  std::string text;
+  std::vector<std::string> output_modalities;
+  std::vector<std::string> params;  // NAME=VALUE
+  std::string output = ".";
+};
+void add_run_flags(CLI::App& command, RunFlags& flags);
+int run_run(const RunFlags& flags);
+
 struct InspectFlags {
-  std::string model;
+  ModelFlags model;
+  bool json = false;
 };
 void add_inspect_flags(CLI::App& command, InspectFlags& flags);
 int run_inspect(const InspectFlags& flags);

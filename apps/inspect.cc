@@ -1,29 +1,51 @@
+// mstar inspect: what a model says about itself, without loading it.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "commands.h"
-#include "runtime.h"
-
-#ifndef MSTAR_VERSION
-#define MSTAR_VERSION "0.1.0"
-#endif
+#include "inspect_text.h"
+#include "settings.h"
 
 namespace mstar::apps {
+namespace {
 
-std::string version_text() { return "mstar " MSTAR_VERSION; }
+Result<std::string> inspect(const InspectFlags& flags) {
+  MSTAR_TRY_ASSIGN(const Settings settings, model_settings(flags.model));
+  const resource::PoolLimits limits = limits_of(settings.runtime);
+  std::vector<OpenedModel> models;
+  std::string out;
+  for (const ModelConfig& each : settings.runtime.models) {
+    MSTAR_TRY_ASSIGN(OpenedModel model, open_model(each));
+    auto text = flags.json ? inspect_json(model, limits) : inspect_text(model, limits);
+    if (!text) return std::move(text.error());
+    if (!out.empty()) out += flags.json ? "," : "\n";
+    out += *text;
+    models.push_back(std::move(model));
+  }
+  if (flags.json) return "[" + out + "]\n";
+  std::vector<const OpenedModel*> all;
+  for (const OpenedModel& each : models) all.push_back(&each);
+  MSTAR_TRY_ASSIGN(const MemoryPlan plan, memory_of(all, settings.runtime, available_bytes(settings.runtime)));
+  return out + "\nmemory, without step arenas\n" + memory_table(plan);
+}
+
+}  // namespace
 
 void add_inspect_flags(CLI::App& command, InspectFlags& flags) {
-  command.add_option("model", flags.model, "a checkpoint directory or a family without weights")->required();
+  command.add_option("model", flags.model.model,
+                     "a checkpoint directory, fetched weights, a config.yaml, or a family without weights");
+  command.add_flag("--json", flags.json, "a JSON list with one object for each model");
+  add_model_flags(command, flags.model);
 }
 
 int run_inspect(const InspectFlags& flags) {
-  auto opened = open_model({.model = flags.model});
-  if (!opened) {
-    std::fprintf(stderr, "mstar: %s\n", opened.error().message.c_str());
-    return 1;
+  const auto text = inspect(flags);
+  if (!text) {
+    std::fprintf(stderr, "mstar: %s\n", text.error().message.c_str());
+    return text.error().code == Code::invalid_request ? 2 : 1;
   }
-  for (const auto& walk : opened->decl->walks()) std::printf("walk %s\n", walk.name.c_str());
-  return 0;
+  std::fwrite(text->data(), 1, text->size(), stdout);
+  return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
 }  // namespace mstar::apps

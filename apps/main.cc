@@ -19,6 +19,9 @@ int main(int argc, char** argv) {
   mstar::apps::TranscribeFlags transcribe;
   CLI::App* transcribe_command = app.add_subcommand("transcribe", "Write down what audio files say.");
   mstar::apps::add_transcribe_flags(*transcribe_command, transcribe);
+  mstar::apps::RunFlags run;
+  CLI::App* run_command = app.add_subcommand("run", "Answer one request without a server.");
+  mstar::apps::add_run_flags(*run_command, run);
   mstar::apps::InspectFlags inspect;
   CLI::App* inspect_command = app.add_subcommand("inspect", "Print a model's graph, memory and weight map.");
   mstar::apps::add_inspect_flags(*inspect_command, inspect);
@@ -36,5 +39,6 @@ int main(int argc, char** argv) {
   }
   if (serve_command->parsed()) return mstar::apps::run_serve(serve);
   if (transcribe_command->parsed()) return mstar::apps::run_transcribe(transcribe);
+  if (run_command->parsed()) return mstar::apps::run_run(run);
   return mstar::apps::run_inspect(inspect);
 }

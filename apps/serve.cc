@@ -1,69 +1,95 @@
+// mstar serve: models over HTTP until SIGTERM or SIGINT.
+#include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
+#include <mutex>
 
 #include "commands.h"
 #include "mstar/base/log.h"
 #include "mstar/server/http_server.h"
-#include "runtime.h"
 #include "settings.h"
+#include "signals.h"
+#include "startup_text.h"
+#include "warmup.h"
 
 namespace mstar::apps {
+namespace {
 
-void add_model_flags(CLI::App& command, ModelFlags& flags) {
-  command.add_option("--threads", flags.threads, "CPU step threads (default: the cores that this process may use)");
-  command.add_option("--memory", flags.memory, "device memory to plan with, such as 4G (default: all)");
-  command.add_option("--weights", flags.weights, "how matrices are kept: stored, f32, f16, bf16 or i8");
-  command.add_option("--max-requests", flags.max_requests, "requests worked on at once; more wait");
+constexpr std::chrono::seconds kDrain{30};
+constexpr std::chrono::seconds kLastBytes{5};
+
+// The first signal asks for the end, the second one does not wait for it. Before the server listens the first one is
+// enough.
+class EndRequest {
+ public:
+  void on_signal(int signal, int count) {
+    std::lock_guard lock(mutex_);
+    if (count > 1 || !serving_) ::_exit(count > 1 ? exit_status_of(signal) : 0);
+    signal_ = signal;
+    asked_.notify_all();
+  }
+  void serving() {
+    std::lock_guard lock(mutex_);
+    serving_ = true;
+  }
+  int wait() {
+    std::unique_lock lock(mutex_);
+    asked_.wait(lock, [this] { return signal_ != 0; });
+    return signal_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable asked_;
+  bool serving_ = false;
+  int signal_ = 0;
+};
+
+int complain(const Error& error, int status) {
+  std::fprintf(stderr, "mstar: %s\n", error.message.c_str());
+  return status;
 }
 
+}  // namespace
+
 void add_serve_flags(CLI::App& command, ServeFlags& flags) {
-  command.add_option("model", flags.model.model, "a checkpoint directory, or a config.yaml");
+  command.add_option("model", flags.model.model,
+                     "a checkpoint directory, fetched weights or a config.yaml (default: whisper-base)");
   command.add_option("--config", flags.config, "a config.yaml");
-  command.add_option("--host", flags.host, "address to listen on");
-  command.add_option("--port", flags.port, "port to listen on; 0 picks a free one");
+  command.add_option("--host", flags.host, "address to listen on (default: 127.0.0.1)");
+  command.add_option("--port", flags.port, "port to listen on; 0 picks a free one (default: 8000)");
+  command.add_option("--alias", flags.aliases, "a further name of the model, such as whisper-1; may be given again");
   add_model_flags(command, flags.model);
 }
 
 int run_serve(const ServeFlags& flags) {
-  // Blocked in every thread, so that the wait below is the one place that sees them.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  EndRequest end;
+  const SignalWatch signals([&](int signal, int count) { end.on_signal(signal, count); });
   std::signal(SIGPIPE, SIG_IGN);
 
   auto settings = serve_settings(flags);
-  if (!settings) {
-    std::fprintf(stderr, "mstar: %s\n", settings.error().message.c_str());
-    return 2;
-  }
+  if (!settings) return complain(settings.error(), settings.error().code == Code::invalid_request ? 2 : 1);
   auto runtime = Runtime::build(settings->runtime);
-  if (!runtime) {
-    std::fprintf(stderr, "mstar: %s\n", runtime.error().message.c_str());
-    return 1;
-  }
-  auto http = server::HttpServer::start(settings->server, (*runtime)->frontend());
-  if (!http) {
-    std::fprintf(stderr, "mstar: %s\n", http.error().message.c_str());
-    return 1;
-  }
-  std::fprintf(stderr, "%s", (*runtime)->memory_report().c_str());
-  log_info("serving on http://{}:{}", settings->server.host, (*http)->port());
-  const std::string url = "http://" + settings->server.host + ":" + std::to_string((*http)->port());
-  std::fprintf(stderr,
-               "\nTry:\n  curl %s/v1/audio/transcriptions -F model=%s -F file=@speech.wav\n"
-               "  curl %s/v1/audio/transcriptions -F model=%s -F file=@speech.wav -F response_format=srt\n  curl "
-               "%s/v1/models\n\n",
-               url.c_str(), settings->runtime.models.front().name.c_str(), url.c_str(),
-               settings->runtime.models.front().name.c_str(), url.c_str());
-  int signal = 0;
-  sigwait(&signals, &signal);
-  log_info("{}: finishing the requests in flight", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  if (!runtime) return complain(runtime.error(), 1);
+  Frontend& frontend = (*runtime)->frontend();
+  if (const Status warm = run_warmup(frontend, settings->warmup); !warm) return complain(warm.error(), 1);
+  auto http = server::HttpServer::start(settings->server, frontend);
+  if (!http) return complain(http.error(), 1);
+  end.serving();
+  const Startup startup{.memory = (*runtime)->memory(),
+                        .device = (*runtime)->device_description(),
+                        .models = frontend.models(),
+                        .url = url_of(settings->server.host, (*http)->port()),
+                        .sample = find_sample()};
+  std::fputs(startup_text(startup).c_str(), stderr);
+
+  const int signal = end.wait();
+  log_info("{}: finishing the requests in flight; once more to quit at once", signal == SIGTERM ? "SIGTERM" : "SIGINT");
   (*http)->stop_accepting();
-  (*runtime)->frontend().drain(std::chrono::seconds(30));
-  (*http)->drain(std::chrono::seconds(5));
+  if (!(*runtime)->frontend().drain(kDrain)) log_warn("some requests took too long and are given up");
+  (*http)->drain(kLastBytes);
   return 0;
 }
 

@@ -1,26 +1,49 @@
 #include "settings.h"
 
-#include <cctype>
-#include <charconv>
+#include <CLI/CLI.hpp>
+#include <thread>
 
+#include "config_yaml.h"
 #include "weight_cache.h"
+#include "yaml_tree.h"
 
 namespace mstar::apps {
+namespace {
 
-Result<std::size_t> parse_bytes(const std::string& text) {
-  std::size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  int shift = -1;
-  if (unit.empty()) shift = 0;
-  for (const auto& [names, bits] : {std::pair{std::string_view("kK"), 10}, std::pair{std::string_view("mM"), 20},
-                                    std::pair{std::string_view("gG"), 30}})
-    if (!unit.empty() && names.find(unit[0]) != names.npos &&
-        (unit.size() == 1 || unit == std::string(1, unit[0]) + "iB"))
-      shift = bits;
-  if (error != std::errc() || shift < 0 || value > (~std::size_t{0} >> shift))
-    return invalid_request("'" + text + "' is no size; write 4G, 512M or a number of bytes");
-  return value << shift;
+constexpr const char* kWeightKinds[] = {"stored", "f32", "f16", "bf16", "i8"};
+
+bool is_yaml(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
+
+Status overlay(const ModelFlags& flags, RuntimeConfig& out) {
+  if (flags.threads && (*flags.threads < 0 || *flags.threads > 1024))
+    return invalid_request("--threads must be from 1 to 1024, or 0 for all");
+  if (flags.threads) out.num_threads = *flags.threads;
+  if (flags.max_requests && (*flags.max_requests < 1 || *flags.max_requests > 4096))
+    return invalid_request("--max-requests must be from 1 to 4096");
+  if (flags.max_requests) {
+    out.max_concurrent_requests = *flags.max_requests;
+    out.max_requests_given = true;
+  }
+  if (!flags.memory.empty()) {
+    auto bytes = parse_bytes(flags.memory);
+    if (!bytes) return std::move(bytes.error()).in("--memory");
+    out.memory_bytes = *bytes;
+  }
+  if (flags.weights.empty()) return ok_status();
+  if (std::find(std::begin(kWeightKinds), std::end(kWeightKinds), flags.weights) == std::end(kWeightKinds))
+    return invalid_request("--weights must be stored, f32, f16, bf16 or i8, not '" + flags.weights + "'");
+  for (ModelConfig& each : out.models) each.options.set("weights", flags.weights);
+  return ok_status();
+}
+
+}  // namespace
+
+void add_model_flags(CLI::App& command, ModelFlags& flags) {
+  command.add_option("--threads", flags.threads, "CPU step threads (default: the cores that this process may use)");
+  command.add_option("--memory", flags.memory, "device memory to plan with, such as 4G (default: all)");
+  command.add_option("--weights", flags.weights,
+                     "how matrices are kept: stored (as in the checkpoint, the default), f32, f16, bf16 or i8");
+  command.add_option("--max-requests", flags.max_requests, "requests worked on at once; more wait");
 }
 
 Status parse_params(const std::vector<std::string>& texts, Params& params) {
@@ -32,27 +55,38 @@ Status parse_params(const std::vector<std::string>& texts, Params& params) {
   return ok_status();
 }
 
-Result<RuntimeConfig> runtime_settings(const ModelFlags& flags) {
-  RuntimeConfig out;
-  ModelConfig model{.model = find_model(flags.model)};
-  model.options.set("weights", flags.weights);
-  out.models.push_back(std::move(model));
-  out.num_threads = flags.threads;
-  if (flags.max_requests < 1) return invalid_request("--max-requests must be at least 1");
-  out.max_concurrent_requests = flags.max_requests;
-  if (!flags.memory.empty()) {
-    MSTAR_TRY_ASSIGN(out.memory_bytes, parse_bytes(flags.memory));
+Result<Settings> model_settings(const ModelFlags& flags) {
+  Settings out;
+  if (is_yaml(flags.model)) {
+    MSTAR_TRY_ASSIGN(out, read_config(flags.model));
+  } else {
+    std::string model = find_model(flags.model);
+    if (model.empty()) {
+      MSTAR_TRY_ASSIGN(model, default_model());
+    }
+    out.runtime.models.push_back({.model = std::move(model)});
   }
+  MSTAR_TRY(overlay(flags, out.runtime));
   return out;
 }
 
 Result<Settings> serve_settings(const ServeFlags& flags) {
-  Settings out;
-  if (flags.model.model.empty()) return invalid_request("name a model: a checkpoint directory or a config.yaml");
-  MSTAR_TRY_ASSIGN(out.runtime, runtime_settings(flags.model));
-  if (flags.port < 0 || flags.port > 65535) return invalid_request("--port must be between 0 and 65535");
-  out.server.host = flags.host;
-  out.server.port = static_cast<std::uint16_t>(flags.port);
+  ModelFlags model = flags.model;
+  if (!flags.config.empty() && !model.model.empty())
+    return invalid_request("give a model or --config, not both: a config.yaml names its models");
+  if (!flags.config.empty()) {
+    if (!is_yaml(flags.config)) return invalid_request("--config wants a .yaml file, not '" + flags.config + "'");
+    model.model = flags.config;
+  }
+  MSTAR_TRY_ASSIGN(Settings out, model_settings(model));
+  if (flags.port && (*flags.port < 0 || *flags.port > 65535)) return invalid_request("--port must be from 0 to 65535");
+  if (flags.port) out.server.port = static_cast<std::uint16_t>(*flags.port);
+  if (!flags.host.empty()) out.server.host = flags.host;
+  std::vector<ModelConfig>& models = out.runtime.models;
+  if (!flags.aliases.empty() && models.size() != 1)
+    return invalid_request("--alias needs a single model; here it would be one of " + std::to_string(models.size()) +
+                           ": write 'aliases' into the config");
+  for (const std::string& alias : flags.aliases) models.front().aliases.push_back(alias);
   return out;
 }
 

@@ -8,16 +8,26 @@
 
 namespace mstar::apps {
 
+// A request that is answered before the server listens, over the same path as any other.
+struct WarmupRequest {
+  std::string model;  // empty: the first one
+  std::string text;
+  std::vector<std::string> files;
+  std::vector<decl::Modality> output_modalities;
+  Params model_kwargs;
+  int concurrency = 1;
+};
+
 struct Settings {
   RuntimeConfig runtime;
   server::ServerConfig server;
+  std::vector<WarmupRequest> warmup;
 };
 
-// invalid_request when a flag is wrong, bad_model when the YAML is.
+// Flags over the YAML that they name. invalid_request when a flag or the YAML is wrong; bad_model when no model is
+// named and none is cached.
 Result<Settings> serve_settings(const ServeFlags& flags);
-Result<RuntimeConfig> runtime_settings(const ModelFlags& flags);
-// "4G", "512M", "1000000"; invalid_request for anything else.
-Result<std::size_t> parse_bytes(const std::string& text);
+Result<Settings> model_settings(const ModelFlags& flags);
 // "NAME=VALUE" each; the value stays text, which the getters of Params read as a number or a flag where one is wanted.
 Status parse_params(const std::vector<std::string>& texts, Params& params);
 void add_model_flags(CLI::App& command, ModelFlags& flags);

@@ -13,12 +13,12 @@
 #include "settings.h"
 #include "signals.h"
 #include "transcribe_job.h"
-#include "weight_cache.h"
 
 namespace mstar::apps {
 namespace {
 
 constexpr std::chrono::milliseconds kRedraw{100};
+constexpr int kMaxRunning = 4;  // files at once, when the call does not say
 
 // Owner thread: the command's. `stop` is the one thing that the signal watcher touches.
 class Transcription {
@@ -61,6 +61,7 @@ class Transcription {
   std::atomic<int> stop_signal_{0};
   std::atomic<bool> working_{false};
   std::size_t num_started_ = 0, num_printed_ = 0;
+  int max_running_ = 1;
   int num_faults_ = 0, num_skipped_ = 0, num_done_ = 0;
   double audio_s_ = 0;
   TranscribeJob::Clock::time_point began_;
@@ -104,6 +105,7 @@ Status Transcription::load(const RuntimeConfig& config) {
   board_.clear();
   if (!runtime) return std::move(runtime.error());
   runtime_ = std::move(*runtime);
+  max_running_ = runtime_->max_concurrent_requests();
   return ok_status();
 }
 
@@ -147,7 +149,7 @@ int Transcription::run() {
       for (std::size_t i = 0; i < num_started_; ++i)
         if (!files_[i].settled) files_[i].job->abort(runtime_->frontend());
     }
-    if (!aborted && num_running < flags_.model.max_requests && num_started_ < files_.size()) {
+    if (!aborted && num_running < max_running_ && num_started_ < files_.size()) {
       start_next();
       continue;
     }
@@ -244,7 +246,6 @@ int complain(const Error& error, int status) {
 }  // namespace
 
 void add_transcribe_flags(CLI::App& command, TranscribeFlags& flags) {
-  flags.model.max_requests = 4;
   command.add_option("files", flags.files, "audio files, directories of them, or - for standard input")->required();
   command.add_option(
       "--model", flags.model.model,
@@ -269,22 +270,21 @@ int run_transcribe(const TranscribeFlags& given) {
   if (flags.task != "transcribe" && flags.task != "translate")
     return complain(invalid_request("--task must be transcribe or translate, not '" + flags.task + "'"), 2);
   if (const Status read = parse_params(flags.param_texts, flags.params); !read) return complain(read.error(), 2);
-  auto config = runtime_settings(flags.model);
-  if (!config) return complain(config.error(), 2);
+  const bool default_requests = !flags.model.max_requests;
+  if (default_requests) flags.model.max_requests = kMaxRunning;
 
   Transcription work(flags, *format);
   const SignalWatch signals([&](int signal, int count) { work.stop(signal, count); });
   if (const Status prepared = work.prepare(); !prepared)
     return complain(prepared.error(), prepared.error().code == Code::invalid_request ? 2 : 1);
   if (!work.has_work()) return work.run();
-  if (flags.model.model.empty()) {
-    auto model = default_model();
-    if (!model) return complain(model.error(), 1);
-    config->models.front().model = *model;
-  }
+  auto settings = model_settings(flags.model);
+  if (!settings) return complain(settings.error(), settings.error().code == Code::invalid_request ? 2 : 1);
+  RuntimeConfig& config = settings->runtime;
+  config.max_requests_given = !default_requests;
   // Each request that may run at once costs memory for its caches.
-  config->max_concurrent_requests = std::min(config->max_concurrent_requests, work.num_files());
-  if (const Status loaded = work.load(*config); !loaded) return complain(loaded.error(), 1);
+  config.max_concurrent_requests = std::min(config.max_concurrent_requests, work.num_files());
+  if (const Status loaded = work.load(config); !loaded) return complain(loaded.error(), 1);
   return work.run();
 }
 

@@ -1,0 +1,112 @@
+#include "memory_plan.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "mstar/weights/weight_map.h"
+
+namespace mstar::apps {
+namespace {
+
+// Elements that a source adds to its home.
+std::int64_t num_elements(const weights::WeightMapping::Source& source) {
+  return source.name.empty() ? 0 : source.shape.num_elements() / std::max(1, source.num_pieces);
+}
+
+std::size_t kept_bytes(const weights::WeightMapping::Source& source, const std::string& kept) {
+  const auto elements = static_cast<std::size_t>(num_elements(source));
+  const bool matrix = source.shape.rank() >= 2;
+  if (!matrix) return elements * 4;  // vectors are computed with, not stored
+  if (kept == "f32") return elements * 4;
+  if (kept == "f16" || kept == "bf16") return elements * 2;
+  if (kept == "i8") return elements;
+  return elements * dtype_bytes(source.dtype);
+}
+
+std::map<std::string, std::size_t> component_bytes(const PlannedModel& model, const weights::WeightMap& map) {
+  std::map<std::string, std::size_t> out;
+  for (const weights::WeightMapping& home : map.mappings()) {
+    std::size_t bytes = 0;
+    for (const auto& source : home.sources) bytes += kept_bytes(source, model.weights);
+    // The longest prefix owns the home, as a decoder's cross attention may be a component of its own.
+    std::string owner;
+    std::size_t longest = 0;
+    for (const decl::Component& each : model.decl->components()) {
+      if (each.on_host()) continue;
+      for (const std::string& prefix : each.device().homes)
+        if (home.home.starts_with(prefix) && prefix.size() >= longest) {
+          longest = prefix.size();
+          owner = each.name();
+        }
+    }
+    if (!owner.empty()) out[owner] += bytes;
+  }
+  return out;
+}
+
+Status add_model(const PlannedModel& model, const resource::PoolLimits& limits, MemoryPlan& plan) {
+  std::map<std::string, std::size_t> weights;
+  if (model.checkpoint) {
+    MSTAR_TRY_ASSIGN(const auto map, weights::WeightMap::create(model.checkpoint, model.decl->weight_rules()));
+    weights = component_bytes(model, map);
+  }
+  std::set<std::pair<int, std::uint16_t>> pools;  // components of one rank share a resource
+  for (const NodeGroup& group : *model.groups)
+    for (const int rank : group.ranks)
+      for (const decl::ComponentRef component : group.components) {
+        const decl::DeviceComponent& spec = model.decl->at(component).device();
+        if (const auto found = weights.find(spec.name); found != weights.end())
+          plan.lines.push_back({rank, model.name, spec.name, "weights", found->second});
+        for (const decl::ResourceRef resource : spec.uses) {
+          const std::size_t bytes = resource::planned_bytes(model.decl->at(resource), limits);
+          if (bytes > 0 && pools.emplace(rank, resource.value).second)
+            plan.lines.push_back({rank, model.name, decl::resource_name(model.decl->at(resource)), "pool", bytes});
+        }
+      }
+  return ok_status();
+}
+
+}  // namespace
+
+std::size_t MemoryPlan::total_bytes() const {
+  std::size_t out = 0;
+  for (const MemoryLine& each : lines) out += each.bytes;
+  return out;
+}
+
+Result<MemoryPlan> plan_memory(const std::vector<PlannedModel>& models, const resource::PoolLimits& limits,
+                               std::size_t budget_bytes) {
+  MemoryPlan plan{.lines = {}, .budget_bytes = budget_bytes};
+  for (const PlannedModel& each : models) MSTAR_TRY(add_model(each, limits, plan));
+  std::stable_sort(plan.lines.begin(), plan.lines.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  return plan;
+}
+
+std::string format_bytes(std::size_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes >= std::size_t{1} << 30) return fmt::format("{:.1f} GiB", value / (1 << 30));
+  if (bytes >= std::size_t{1} << 20) return fmt::format("{:.0f} MiB", value / (1 << 20));
+  return fmt::format("{:.0f} KiB", value / (1 << 10));
+}
+
+std::string memory_table(const MemoryPlan& plan) {
+  std::size_t model_width = 5, part_width = 4;
+  for (const MemoryLine& each : plan.lines) {
+    model_width = std::max(model_width, each.model.size());
+    part_width = std::max(part_width, each.part.size());
+  }
+  std::string out = fmt::format("  rank  {:<{}}  {:<{}}  {:<11}  {:>10}\n", "model", model_width, "part", part_width,
+                                "what", "memory");
+  for (const MemoryLine& each : plan.lines)
+    out += fmt::format("  {:>4}  {:<{}}  {:<{}}  {:<11}  {:>10}\n", each.rank, each.model, model_width, each.part,
+                       part_width, each.kind, format_bytes(each.bytes));
+  const std::size_t label = 4 + 2 + model_width + 2 + part_width + 2 + 11;
+  out += fmt::format("  {:<{}}  {:>10}\n", "together", label, format_bytes(plan.total_bytes()));
+  out += fmt::format("  {:<{}}  {:>10}\n", "budget", label, format_bytes(plan.budget_bytes));
+  return out;
+}
+
+}  // namespace mstar::apps

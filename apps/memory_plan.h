@@ -1,0 +1,48 @@
+// What a deployment will hold in device memory, reckoned before any weight is read.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mstar/base/params.h"
+#include "mstar/resource/resource.h"
+#include "mstar/weights/checkpoint.h"
+#include "node_groups.h"
+
+namespace mstar::apps {
+
+struct MemoryLine {
+  int rank = 0;
+  std::string model, part;  // a component or a resource
+  std::string kind;         // "weights", "pool", "step arenas"
+  std::size_t bytes = 0;
+};
+struct MemoryPlan {
+  std::vector<MemoryLine> lines;
+  std::size_t budget_bytes = 0;
+  std::size_t total_bytes() const;
+};
+
+// One model of the deployment. Borrowed parts outlive the call.
+struct PlannedModel {
+  std::string name;
+  const decl::Decl* decl = nullptr;
+  std::shared_ptr<const weights::Checkpoint> checkpoint;  // null: no weights
+  const std::vector<NodeGroup>* groups = nullptr;
+  std::string weights;  // the option: "stored", "f32", ...
+};
+
+// Weights by component (their homes' bytes, matrices in the dtype they are kept in), then the pools of the resources
+// that the rank's components use. Step arenas are known only once the bodies are built. bad_model for rules that cannot
+// work.
+Result<MemoryPlan> plan_memory(const std::vector<PlannedModel>& models, const resource::PoolLimits& limits,
+                               std::size_t budget_bytes);
+
+// A table with one line for each entry, a total for each rank and the budget.
+std::string memory_table(const MemoryPlan& plan);
+// "1.5 GiB", "64 MiB", "812 KiB".
+std::string format_bytes(std::size_t bytes);
+
+}  // namespace mstar::apps

@@ -1,0 +1,61 @@
+// The runtime's part of /metrics: what each worker did and holds, as Prometheus text.
+#include <spdlog/fmt/fmt.h>
+
+#include "runtime.h"
+
+namespace mstar::apps {
+namespace {
+
+// As the Prometheus text format wants the value of a label.
+std::string label_value(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+// The samples of one metric, under one heading.
+struct Metric {
+  const char* name;
+  std::string text;
+  Metric(const char* metric, const char* type, const char* help)
+      : name(metric), text(fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n", metric, type, help)) {}
+  void add(const std::string& labels, std::int64_t value) { text += fmt::format("{}{{{}}} {}\n", name, labels, value); }
+};
+
+}  // namespace
+
+std::string Runtime::worker_metrics() const {
+  Metric used("mstar_resource_used", "gauge", "Pages, slots or rows in use.");
+  Metric total("mstar_resource_total", "gauge", "Pages, slots or rows there are.");
+  Metric steps("mstar_steps_total", "counter", "Steps run.");
+  Metric rows("mstar_step_rows_total", "counter", "Rows in these steps.");
+  Metric replays("mstar_graph_replays_total", "counter", "Steps that were one launch of a captured graph.");
+  Metric allocations("mstar_step_allocations_total", "counter", "Fresh device buffers that steps took.");
+  for (std::size_t w = 0; w < workers_.size(); ++w) {
+    const worker::WorkerStats stats = workers_[w]->stats();
+    for (const auto& [model, usage] : stats.resources) {
+      const std::string labels =
+          fmt::format("worker=\"{}\",model=\"{}\",resource=\"{}\"", w, label_value(model), usage.name);
+      used.add(labels, usage.used);
+      total.add(labels, usage.total);
+    }
+    for (const auto& [model, name, counters] : stats.components) {
+      const std::string labels =
+          fmt::format("worker=\"{}\",model=\"{}\",component=\"{}\"", w, label_value(model), name);
+      steps.add(labels, counters.num_steps);
+      rows.add(labels, counters.num_rows);
+      replays.add(labels, counters.num_replays);
+      allocations.add(labels, counters.num_allocations);
+    }
+  }
+  return used.text + total.text + steps.text + rows.text + replays.text + allocations.text;
+}
+
+}  // namespace mstar::apps
