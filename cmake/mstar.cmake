@@ -68,6 +68,10 @@ function(mstar_test NAME)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT 600 LABELS "${M_LABELS}")
 endfunction()
 
+if(MSTAR_FUZZ)
+  add_custom_target(fuzzers)
+endif()
+
 # mstar_fuzz(NAME SOURCE [DEPS ...]) - a libFuzzer binary; ./dev fuzz runs each for a short time.
 function(mstar_fuzz NAME SOURCE)
   if(NOT MSTAR_FUZZ)
@@ -83,6 +87,7 @@ function(mstar_fuzz NAME SOURCE)
   target_compile_options(${target} PRIVATE -fsanitize=fuzzer)
   target_link_options(${target} PRIVATE -fsanitize=fuzzer)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+  add_dependencies(fuzzers ${target})
 endfunction()
 
 # mstar_bench(NAME [SOURCES ...] [DEPS ...]) - a Google Benchmark binary under build/PRESET/bench.
