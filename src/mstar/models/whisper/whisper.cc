@@ -207,8 +207,8 @@ Result<Decl> declare_whisper(const ModelSource& source) {
   const auto features = d.component(DeviceComponent{.name = "features", .build = build_whisper_features(r)});
   const auto encoder =
       d.component(DeviceComponent{.name = "encoder", .build = build_whisper_encoder(r), .homes = {"encoder."}});
-  const auto cross =
-      d.component(DeviceComponent{.name = "cross", .build = build_whisper_cross(r), .uses = {r.cross_kv}});
+  const auto cross = d.component(
+      DeviceComponent{.name = "cross", .build = build_whisper_cross(r), .homes = {"cross."}, .uses = {r.cross_kv}});
   const auto decoder = d.component(DeviceComponent{.name = "decoder",
                                                    .build = build_whisper_decoder(r),
                                                    .homes = {"decoder."},

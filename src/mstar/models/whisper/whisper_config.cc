@@ -140,7 +140,7 @@ std::vector<decl::WeightRule> whisper_weight_rules(weights::Format format) {
         rename(in + "self_attention/linear_0/" + leaf, out + "self.qkv." + leaf);
         rename(in + "self_attention/linear_1/" + leaf, out + "self.out." + leaf);
         rename(in + "attention/linear_0/" + leaf, out + "cross.q." + leaf);
-        rename(in + "attention/linear_1/" + leaf, out + "cross.kv." + leaf);
+        rename(in + "attention/linear_1/" + leaf, "cross.layer.*.kv." + leaf);
         rename(in + "attention/linear_2/" + leaf, out + "cross.out." + leaf);
         rename(in + "ffn/linear_0/" + leaf, out + "ffn.up." + leaf);
         rename(in + "ffn/linear_1/" + leaf, out + "ffn.down." + leaf);
@@ -167,7 +167,7 @@ std::vector<decl::WeightRule> whisper_weight_rules(weights::Format format) {
                  out + "self.qkv." + leaf,
                  leaf == "bias"});
         rules.push_back(Fuse{{in + "encoder_attn.k_proj." + leaf, in + "encoder_attn.v_proj." + leaf},
-                             out + "cross.kv." + leaf,
+                             "cross.layer.*.kv." + leaf,
                              leaf == "bias"});
         for (const auto& [from, to] :
              {std::pair{"self_attn.out_proj.", "self.out."}, std::pair{"encoder_attn.q_proj.", "cross.q."},

@@ -233,8 +233,8 @@ class CrossWriter final : public engine::ComponentBody {
     const nn::LoadContext context{build.weights, build.device, c.storage};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     for (int layer = 0; layer < c.decoder_layers; ++layer) {
-      MSTAR_TRY_ASSIGN(nn::Linear kv, nn::Linear::load(context, "decoder.layer." + std::to_string(layer) + ".cross.kv",
-                                                       2 * c.dim, c.dim));
+      MSTAR_TRY_ASSIGN(nn::Linear kv,
+                       nn::Linear::load(context, "cross.layer." + std::to_string(layer) + ".kv", 2 * c.dim, c.dim));
       out->layers_.push_back(std::move(kv));
     }
     return std::unique_ptr<engine::ComponentBody>(std::move(out));

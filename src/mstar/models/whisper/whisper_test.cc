@@ -53,7 +53,7 @@ class Seeded {
       EXPECT_TRUE(made) << made.error().message;
       engines_.push_back(std::move(*made));
     }
-    const std::string homes[] = {"encoder.", "decoder."};
+    const std::string homes[] = {"encoder.", "cross.", "decoder."};
     const Status finished = map->finish(homes);
     EXPECT_TRUE(finished) << finished.error().message;
     EXPECT_TRUE(resources_.add_request(RequestId(1), {}));
