@@ -90,13 +90,19 @@ HWY_INLINE V exp_of(V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::IfThenZeroElse(hn::Lt(x, lowest), scaled));
 }
 
-// e^x for x <= 0, as exp_of but a little cheaper: about 1e-38 below -87.33, also for NaN.
-HWY_INLINE V exp_below_zero(V x) {
-  const V clamped = hn::Max(x, hn::Set(kF, -87.336f));
-  const V n = hn::Round(hn::Mul(clamped, hn::Set(kF, 1.44269504088896341f)));
-  V r = hn::NegMulAdd(n, hn::Set(kF, 0.693359375f), clamped);
-  r = hn::NegMulAdd(n, hn::Set(kF, -2.12194440e-4f), r);
-  return hn::BitCast(kF, hn::Add(hn::BitCast(kI, exp_of_remainder(r)), hn::ShiftLeft<23>(hn::ConvertTo(kI, n))));
+// 2^x for x <= 0 (Cephes exp2f): about 1e-38 below -126, also for NaN.
+HWY_INLINE V exp2_below_zero(V x) {
+  const V clamped = hn::Max(x, hn::Set(kF, -126.0f));
+  const V n = hn::Round(clamped);
+  const V f = hn::Sub(clamped, n);
+  V p = hn::Set(kF, 1.535336188319500e-4f);
+  p = hn::MulAdd(p, f, hn::Set(kF, 1.339887440266574e-3f));
+  p = hn::MulAdd(p, f, hn::Set(kF, 9.618437357674640e-3f));
+  p = hn::MulAdd(p, f, hn::Set(kF, 5.550332471162809e-2f));
+  p = hn::MulAdd(p, f, hn::Set(kF, 2.402264791363012e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kF, 6.931472028550421e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kF, 1.0f));
+  return hn::BitCast(kF, hn::Add(hn::BitCast(kI, p), hn::ShiftLeft<23>(hn::ConvertTo(kI, n))));
 }
 
 // erf by the rational function that XLA and Eigen use, within 2 ulp of 1 over the whole range.

@@ -147,26 +147,25 @@ struct Rows {
   }
 };
 
-// Scores of one pair to weights: scaled, masked, against the running maximum. Returns nothing new to pairs that see no
-// key of this block: their weights are 0 and their correction 1.
-HWY_INLINE void weigh(float* scores, std::int64_t seen, float scale, float* largest, float* sum, float* correction) {
-  const V factor = hn::Set(kF, scale);
-  const float before = *largest;
+// Scores of one pair to weights, masked, against the running maximum. Powers of two instead of e: `factor` is the scale
+// times log2 e, and largest is in those units. A pair that sees no key of this block gets weights 0 and correction 1.
+HWY_INLINE void weigh(float* scores, std::int64_t seen, float factor, float* largest, float* sum, float* correction) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
   if (seen <= 0) {
     for (int i = 0; i < kKeyBlock; i += kLanes) hn::StoreU(hn::Zero(kF), kF, scores + i);
     *correction = 1.0f;
     return;
   }
-  V top = hn::Set(kF, before);
+  V top = hn::Set(kF, kNone);
   for_lanes(HWY_MIN(seen, std::int64_t{kKeyBlock}), [&](std::int64_t i, int lanes) HWY_ATTR {
-    const V scaled = hn::Mul(hn::LoadU(kF, scores + i), factor);
-    const V kept = lanes == kLanes ? scaled
-                                   : hn::IfThenElse(hn::FirstN(kF, static_cast<std::size_t>(lanes)), scaled,
-                                                    hn::Set(kF, -std::numeric_limits<float>::infinity()));
-    top = hn::Max(top, kept);
-    hn::StoreU(scaled, kF, scores + i);
+    const V score = hn::LoadU(kF, scores + i);
+    top = hn::Max(top, lanes == kLanes ? score
+                                       : hn::IfThenElse(hn::FirstN(kF, static_cast<std::size_t>(lanes)), score,
+                                                        hn::Set(kF, kNone)));
   });
-  const V now = hn::MaxOfLanes(kF, top);
+  const float before = *largest;
+  *largest = HWY_MAX(before, hn::GetLane(hn::MaxOfLanes(kF, top)) * factor);
+  const V scale = hn::Set(kF, factor), now = hn::Set(kF, *largest);
   V parts[kSixteen];
   for (int j = 0; j < kSixteen; ++j) parts[j] = hn::Zero(kF);
   for (int i = 0; i < kKeyBlock; i += 16) {
@@ -174,7 +173,7 @@ HWY_INLINE void weigh(float* scores, std::int64_t seen, float scale, float* larg
       const std::int64_t at = i + j * kLanes;
       V weight = hn::Zero(kF);
       if (at < seen) {
-        weight = exp_below_zero(hn::Sub(hn::LoadU(kF, scores + at), now));
+        weight = exp2_below_zero(hn::MulSub(hn::LoadU(kF, scores + at), scale, now));
         if (at + kLanes > seen)
           weight = hn::IfThenElseZero(hn::FirstN(kF, static_cast<std::size_t>(seen - at)), weight);
       }
@@ -184,11 +183,8 @@ HWY_INLINE void weigh(float* scores, std::int64_t seen, float scale, float* larg
   }
   HWY_ALIGN float lanes[16];
   for (int j = 0; j < kSixteen; ++j) hn::Store(parts[j], kF, lanes + j * kLanes);
-  *largest = hn::GetLane(now);
-  // The first block's exp(-inf) is exactly 0, so that nothing of the zeroed state remains.
-  *correction = before == -std::numeric_limits<float>::infinity()
-                    ? 0.0f
-                    : hn::GetLane(exp_below_zero(hn::Set(kF, before - *largest)));
+  // Before the first block nothing was seen: exactly 0, so that nothing of the zeroed state remains.
+  *correction = before == kNone ? 0.0f : hn::GetLane(exp2_below_zero(hn::Set(kF, before - *largest)));
   *sum = *sum * *correction + sum_of_sixteen(lanes);
 }
 
@@ -197,6 +193,7 @@ void attend(const AttendTile& tile, float* base) {
   const KvUnits& kv = tile.kv;
   const std::int64_t d = tile.head_dim, width = kv.value_width;
   const int n = tile.num_pairs;
+  const float factor = tile.scale * 1.44269504088896341f;
   Scratch s(base, d, width);
   std::int64_t num_keys = 0;
   for (int p = 0; p < n; ++p) {
@@ -220,7 +217,7 @@ void attend(const AttendTile& tile, float* base) {
       float* scores = s.scores + p * kScoreStride;
       Rows<W>::score_of(rows, kEach)(s.q + p * s.q_stride, s.q_stride, keys, num_units, kv.key_stride, d, scores);
       for (int i = 0; i < rows; ++i)
-        weigh(scores + i * kScoreStride, tile.num_keys[p + i] - begin, tile.scale, s.largest + p + i, s.sum + p + i,
+        weigh(scores + i * kScoreStride, tile.num_keys[p + i] - begin, factor, s.largest + p + i, s.sum + p + i,
               s.correction + p + i);
       Rows<W>::add_of(rows, kEach)(scores, s.correction + p, values, count, width, s.out + p * width);
     }

@@ -12,8 +12,9 @@ constexpr Kernel<DenseAttentionArgs> kDense[] = {{"cpu", Backend::cpu, nullptr, 
 constexpr Kernel<PagedAttentionArgs> kPaged[] = {{"cpu", Backend::cpu, nullptr, attention_paged_cpu}};
 constexpr Kernel<SlotAttentionArgs> kSlots[] = {{"cpu", Backend::cpu, nullptr, attention_slots_cpu}};
 
-Status check_queries(const TensorView& q, const TensorView& out, const RaggedView& rows, std::int64_t kv_heads,
-                     std::int64_t head_dim) {
+Status check_queries(const TensorView& q, const TensorView& out, const RaggedView& rows, float scale,
+                     std::int64_t kv_heads, std::int64_t head_dim) {
+  MSTAR_OP_EXPECT("attention", scale > 0);
   MSTAR_OP_EXPECT("attention", q.shape.rank() == 3 && q.dim(1) > 0 && kv_heads > 0 && q.dim(1) % kv_heads == 0);
   MSTAR_OP_EXPECT("attention", is_token_heads(q, rows.num_tokens, q.dim(1), head_dim));
   MSTAR_OP_EXPECT("attention", is_token_heads(out, rows.num_tokens, q.dim(1), head_dim));
@@ -30,7 +31,7 @@ bool is_kv_pair(const TensorView& keys, const TensorView& values) {
 
 Status attention_dense(OpContext& context, const DenseAttentionArgs& args) {
   MSTAR_OP_EXPECT("attention", args.k.shape.rank() == 3 && args.v.shape.rank() == 3);
-  MSTAR_TRY(check_queries(args.q, args.out, args.rows, args.k.dim(1), args.k.dim(2)));
+  MSTAR_TRY(check_queries(args.q, args.out, args.rows, args.scale, args.k.dim(1), args.k.dim(2)));
   MSTAR_OP_EXPECT("attention", is_token_heads(args.k, args.rows.num_tokens, args.k.dim(1), args.k.dim(2)));
   MSTAR_OP_EXPECT("attention", is_token_heads(args.v, args.rows.num_tokens, args.k.dim(1), args.k.dim(2)));
   return run_first_fit(context, args, kDense, "attention_dense");
@@ -40,14 +41,14 @@ Status attention_paged(OpContext& context, const PagedAttentionArgs& args) {
   MSTAR_OP_EXPECT("attention", is_kv_pair(args.kv.keys, args.kv.values));
   MSTAR_OP_EXPECT("attention", args.kv.page_tokens % kKeyUnit == 0 && args.kv.keys.dim(1) == args.kv.page_tokens);
   MSTAR_OP_EXPECT("attention", args.kv.lengths && args.kv.page_table);
-  MSTAR_TRY(check_queries(args.q, args.out, args.rows, args.kv.keys.dim(2), args.kv.keys.dim(3)));
+  MSTAR_TRY(check_queries(args.q, args.out, args.rows, args.scale, args.kv.keys.dim(2), args.kv.keys.dim(3)));
   return run_first_fit(context, args, kPaged, "attention_paged");
 }
 
 Status attention_slots(OpContext& context, const SlotAttentionArgs& args) {
   MSTAR_OP_EXPECT("attention", is_kv_pair(args.kv.keys, args.kv.values));
   MSTAR_OP_EXPECT("attention", args.kv.keys.dim(1) % kKeyUnit == 0 && args.kv.lengths && args.kv.slots);
-  MSTAR_TRY(check_queries(args.q, args.out, args.rows, args.kv.keys.dim(2), args.kv.keys.dim(3)));
+  MSTAR_TRY(check_queries(args.q, args.out, args.rows, args.scale, args.kv.keys.dim(2), args.kv.keys.dim(3)));
   return run_first_fit(context, args, kSlots, "attention_slots");
 }
 

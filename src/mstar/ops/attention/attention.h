@@ -17,7 +17,7 @@ struct DenseAttentionArgs {
   TensorView k;  // [tokens, kv_heads, head_dim] f32
   TensorView v;  // same
   RaggedView rows;
-  float scale = 1.0f;
+  float scale = 1.0f;  // > 0
   bool causal = false;
   TensorView out;  // [tokens, heads, head_dim] f32; tokens may lie apart
 };
@@ -32,9 +32,9 @@ std::size_t attention_dense_workspace_bytes(std::int64_t num_tokens, int kv_head
 struct PagedAttentionArgs {
   TensorView q;  // [tokens, heads, head_dim] f32; tokens may lie apart
   RaggedView rows;
-  PagedKvView kv;  // after kv_append
-  float scale = 1.0f;
-  TensorView out;  // [tokens, heads, head_dim] f32
+  PagedKvView kv;      // after kv_append
+  float scale = 1.0f;  // > 0
+  TensorView out;      // [tokens, heads, head_dim] f32
 };
 
 // Causal: query i of row r, which has n queries here, is at position kv.lengths[r] - n + i and sees keys up to itself.
@@ -45,9 +45,9 @@ std::size_t attention_paged_workspace_bytes(int head_dim, int num_threads);
 struct SlotAttentionArgs {
   TensorView q;  // [tokens, heads, head_dim] f32; tokens may lie apart
   RaggedView rows;
-  SlotKvView kv;  // after kv_store
-  float scale = 1.0f;
-  TensorView out;  // [tokens, heads, head_dim] f32
+  SlotKvView kv;       // after kv_store
+  float scale = 1.0f;  // > 0
+  TensorView out;      // [tokens, heads, head_dim] f32
 };
 
 // Cross attention: each query of row r sees the kv.lengths[r] tokens of its slot. head_dim and capacity are multiples

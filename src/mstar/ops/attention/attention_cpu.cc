@@ -136,6 +136,12 @@ Status attention_dense_cpu(OpContext& context, const DenseAttentionArgs& args) {
 }
 
 Status attention_paged_cpu(OpContext& context, const PagedAttentionArgs& args) {
+  for (int row = 0; row < args.rows.num_rows; ++row) {
+    const std::int64_t n = args.rows.offsets[row + 1] - args.rows.offsets[row], length = args.kv.lengths[row];
+    if (length < n || length > static_cast<std::int64_t>(args.kv.max_pages) * args.kv.page_tokens)
+      return internal_error("attention: row " + std::to_string(row) + " has " + std::to_string(length) +
+                            " tokens, outside of its pages");
+  }
   const std::int64_t kv_heads = args.kv.keys.dim(2), d = args.kv.keys.dim(3), head_elements = args.kv.page_tokens * d;
   const auto element = static_cast<std::int64_t>(dtype_bytes(args.kv.keys.dtype));
   attend_rows(
@@ -156,6 +162,12 @@ Status attention_paged_cpu(OpContext& context, const PagedAttentionArgs& args) {
 }
 
 Status attention_slots_cpu(OpContext& context, const SlotAttentionArgs& args) {
+  for (int row = 0; row < args.rows.num_rows; ++row) {
+    const std::int64_t slot = args.kv.slots[row], length = args.kv.lengths[row];
+    if (slot < 0 || slot >= args.kv.keys.dim(0) || length < 0 || length > args.kv.keys.dim(1))
+      return internal_error("attention: row " + std::to_string(row) + " has no slot of " + std::to_string(length) +
+                            " tokens");
+  }
   const std::int64_t kv_heads = args.kv.keys.dim(2), d = args.kv.keys.dim(3), head_elements = args.kv.keys.dim(1) * d;
   const auto element = static_cast<std::int64_t>(dtype_bytes(args.kv.keys.dtype));
   attend_rows(
