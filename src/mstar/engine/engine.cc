@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "mstar/base/check.h"
 
@@ -23,14 +24,22 @@ Result<ResourceSet> ResourceSet::build(const decl::Decl& decl, std::span<const d
                                        const resource::PoolLimits& limits, Device& device) {
   ResourceSet set;
   set.by_ref_.resize(decl.resources().size());
+  set.num_plan_slots_ = resource::kNumSlots * static_cast<int>(components.size());
+  resource::PoolLimits sized = limits;
+  sized.num_plan_slots = std::max(set.num_plan_slots_, 1);
   for (const decl::ComponentRef component : components) {
     if (decl.at(component).on_host()) continue;
     for (const decl::ResourceRef ref : decl.at(component).device().uses) {
       if (set.by_ref_[ref.value]) continue;
-      MSTAR_TRY_ASSIGN(set.by_ref_[ref.value], resource::make_resource(decl.at(ref), limits, device));
+      MSTAR_TRY_ASSIGN(set.by_ref_[ref.value], resource::make_resource(decl.at(ref), sized, device));
     }
   }
   return set;
+}
+
+int ResourceSet::claim_plan_slots() {
+  MSTAR_CHECK(claimed_plan_slots_ < num_plan_slots_, "more components than the resources were built for");
+  return std::exchange(claimed_plan_slots_, claimed_plan_slots_ + resource::kNumSlots);
 }
 
 resource::Resource* ResourceSet::at(decl::ResourceRef ref) const { return by_ref_[ref.value].get(); }
@@ -127,6 +136,7 @@ Engine::~Engine() {
 Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::ComponentRef component, Options options,
                                                ResourceSet& resources, weights::WeightMap& weights, Device& device) {
   std::unique_ptr<Engine> engine(new Engine(decl, component, std::move(options), resources, device));
+  engine->first_plan_slot_ = resources.claim_plan_slots();
   if (!engine->spec_.build) return bad_model("component '" + engine->spec_.name + "' has nothing to run");
   BuildContext context{.decl = decl,
                        .weights = weights,
@@ -164,7 +174,7 @@ Result<resource::Admit> Engine::admit(const resource::StepRow& row) {
 Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
   Prepared out;
   auto step = Step::make(device_, arena_memory_, arena_bytes_, options_.pool, resources_);
-  step->rows.slot = next_plan_slot_;
+  step->rows.slot = first_plan_slot_ + next_plan_slot_;
   for (RowInputs& row : rows) {
     auto demand = declare(row);
     if (!demand) {

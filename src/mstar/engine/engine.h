@@ -24,8 +24,12 @@ class ResourceSet {
   Status add_request(RequestId request, const decl::RequestParams& params);
   void remove_request(RequestId request);
   std::vector<resource::Usage> usage() const;
+  // The first of the kNumSlots plan slots of one more component; steps of components that share a resource interleave.
+  int claim_plan_slots();
 
  private:
+  int num_plan_slots_ = 0;
+  int claimed_plan_slots_ = 0;
   std::vector<std::unique_ptr<resource::Resource>> by_ref_;  // null where this worker has none
 };
 
@@ -99,6 +103,7 @@ class Engine {
   std::vector<SlotSpec> input_slots_, output_slots_;
   void* arena_memory_ = nullptr;
   std::size_t arena_bytes_ = 0;
+  int first_plan_slot_ = 0;
   int next_plan_slot_ = 0;
   StepCounters counters_;
 };

@@ -14,13 +14,15 @@ int capacity_of(const decl::CrossKv& spec) { return (spec.max_context_tokens + 1
 
 std::size_t CrossKvPool::planned_bytes(const decl::CrossKv& spec, const PoolLimits& limits) {
   return static_cast<std::size_t>(spec.layers) * 2 * (1 + limits.max_requests) *
-         std::max(1, spec.kv_heads / limits.head_shards) * capacity_of(spec) * spec.head_dim *
-         dtype_bytes(spec.dtype);
+         std::max(1, spec.kv_heads / limits.head_shards) * capacity_of(spec) * spec.head_dim * dtype_bytes(spec.dtype);
 }
 
 Result<std::unique_ptr<CrossKvPool>> CrossKvPool::create(const decl::CrossKv& spec, const PoolLimits& limits,
                                                          Device& device) {
-  std::unique_ptr<CrossKvPool> pool(new CrossKvPool(spec, limits, device));
+  MSTAR_TRY(check_limits(limits, spec.name));
+  MSTAR_TRY(check_positive(spec.name, {spec.layers, spec.kv_heads, spec.head_dim, spec.max_context_tokens}));
+  std::unique_ptr<CrossKvPool> pool(new CrossKvPool(spec, limits));
+  pool->slots_.resize(static_cast<std::size_t>(limits.num_plan_slots));
   MSTAR_TRY_ASSIGN(pool->storage_, Tensor::allocate(device, spec.dtype,
                                                     {spec.layers, 2, 1 + limits.max_requests, capacity_of(spec),
                                                      std::max(1, spec.kv_heads / limits.head_shards), spec.head_dim}));
@@ -35,8 +37,9 @@ Result<std::unique_ptr<CrossKvPool>> CrossKvPool::create(const decl::CrossKv& sp
 
 Status CrossKvPool::add_request(RequestId request, const decl::RequestParams&) {
   if (requests_.count(request)) return ok_status();
-  if (free_.empty()) return exhausted("no slot for another request in '" + spec_.name + "'; raise max_concurrent_requests");
-  requests_.emplace(request, Entry{free_.back(), 0});
+  if (free_.empty())
+    return exhausted("no slot for another request in '" + spec_.name + "'; raise max_concurrent_requests");
+  requests_.emplace(request, Entry{.slot = free_.back()});
   free_.pop_back();
   return ok_status();
 }
@@ -49,24 +52,32 @@ void CrossKvPool::remove_request(RequestId request) {
 }
 
 Result<Admit> CrossKvPool::admit(const StepRow& row) {
-  if (!requests_.count(row.request)) return internal_error("a row of a request that '" + spec_.name + "' does not know");
+  const auto it = requests_.find(row.request);
+  if (it == requests_.end()) return internal_error("a row of a request that '" + spec_.name + "' does not know");
   if (row.demand.context_tokens > spec_.max_context_tokens)
     return invalid_request("a context of " + std::to_string(row.demand.context_tokens) + " tokens is longer than " +
                            std::to_string(spec_.max_context_tokens));
+  if (row.demand.context_tokens) it->second.in_flight.push_back(row.demand.context_tokens);
   return Admit::ok;
 }
 
 Status CrossKvPool::plan(const StepRows& rows, Stream stream) {
-  MSTAR_CHECK(rows.num_rows() <= limits_.max_rows);
+  if (rows.num_rows() > limits_.max_rows)
+    return internal_error("a step of " + std::to_string(rows.num_rows()) + " rows is over the limit of '" + spec_.name +
+                          "'");
   Slot& slot = slots_[rows.slot];
   slot.num_rows = rows.num_rows();
   slot.num_tokens = 0;
   slot.offsets.host()[0] = 0;
   for (int r = 0; r < rows.num_rows(); ++r) {
-    const Entry& entry = requests_.at(rows.rows[r].request);
-    const int written = rows.rows[r].demand.context_tokens;
-    slot.index.host()[r] = entry.slot;
-    slot.lengths.host()[r] = written ? written : entry.length;
+    const StepRow& row = rows.rows[r];
+    const auto it = requests_.find(row.request);
+    if (it == requests_.end() && row.request.valid())
+      return internal_error("a step plans a row that '" + spec_.name + "' does not know");
+    const bool is_padding = it == requests_.end();
+    const int written = row.demand.context_tokens;
+    slot.index.host()[r] = is_padding ? 0 : it->second.slot;
+    slot.lengths.host()[r] = is_padding ? std::max(1, written) : it->second.planned_length();
     slot.offsets.host()[r + 1] = slot.num_tokens += written;
   }
   slot.offsets.upload(static_cast<std::size_t>(rows.num_rows()) + 1, stream);
@@ -77,7 +88,29 @@ Status CrossKvPool::plan(const StepRows& rows, Stream stream) {
 
 void CrossKvPool::commit(const StepRow& row) {
   const auto it = requests_.find(row.request);
-  if (it != requests_.end() && row.demand.context_tokens) it->second.length = row.demand.context_tokens;
+  if (it == requests_.end() || !row.demand.context_tokens) return;
+  MSTAR_CHECK(!it->second.in_flight.empty(), "a context ended that was never admitted");
+  it->second.committed_length = it->second.in_flight.front();
+  it->second.in_flight.erase(it->second.in_flight.begin());
+}
+
+void CrossKvPool::rollback(const StepRow& row) {
+  const auto it = requests_.find(row.request);
+  if (it == requests_.end() || !row.demand.context_tokens) return;
+  MSTAR_CHECK(!it->second.in_flight.empty(), "a context ended that was never admitted");
+  it->second.in_flight.erase(it->second.in_flight.begin());
+}
+
+void CrossKvPool::withdraw(const StepRow& row) {
+  const auto it = requests_.find(row.request);
+  if (it == requests_.end() || !row.demand.context_tokens) return;
+  MSTAR_CHECK(!it->second.in_flight.empty(), "a context was withdrawn that was never admitted");
+  it->second.in_flight.pop_back();
+}
+
+int CrossKvPool::length(RequestId request) const {
+  const auto it = requests_.find(request);
+  return it == requests_.end() ? 0 : it->second.committed_length;
 }
 
 SlotKvView CrossKvPool::view(int layer, int slot) const {

@@ -1,6 +1,7 @@
 #include "mstar/resource/paged_kv.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "mstar/base/check.h"
 
@@ -11,9 +12,9 @@ int heads_of(const decl::PagedKv& spec, const PoolLimits& limits) {
   return spec.latent_dim ? 1 : std::max(1, spec.kv_heads / limits.head_shards);
 }
 int dim_of(const decl::PagedKv& spec) { return spec.latent_dim ? spec.latent_dim : spec.head_dim; }
-int pages_needed(const decl::PagedKv& spec, const PoolLimits& limits) {
-  const int per_sequence = (spec.max_tokens_per_request + spec.page_tokens - 1) / spec.page_tokens;
-  return 1 + limits.max_requests * per_sequence * static_cast<int>(spec.labels.size());
+std::int64_t pages_needed(const decl::PagedKv& spec, const PoolLimits& limits) {
+  const std::int64_t per_sequence = (spec.max_tokens_per_request + spec.page_tokens - 1) / spec.page_tokens;
+  return 1 + limits.max_requests * per_sequence * static_cast<std::int64_t>(spec.labels.size());
 }
 
 }  // namespace
@@ -25,8 +26,14 @@ std::size_t PagedKvPool::planned_bytes(const decl::PagedKv& spec, const PoolLimi
 
 Result<std::unique_ptr<PagedKvPool>> PagedKvPool::create(const decl::PagedKv& spec, const PoolLimits& limits,
                                                          Device& device) {
-  std::unique_ptr<PagedKvPool> pool(new PagedKvPool(spec, limits, device));
-  pool->num_pages_ = pages_needed(spec, limits);
+  MSTAR_TRY(check_limits(limits, spec.name));
+  MSTAR_TRY(check_positive(spec.name, {spec.layers, spec.latent_dim ? 1 : spec.kv_heads, dim_of(spec), spec.page_tokens,
+                                       spec.max_tokens_per_request, static_cast<std::int64_t>(spec.labels.size())}));
+  if (pages_needed(spec, limits) > std::numeric_limits<std::int32_t>::max())
+    return bad_model("resource '" + spec.name + "' needs more pages than can be numbered");
+  std::unique_ptr<PagedKvPool> pool(new PagedKvPool(spec, limits));
+  pool->slots_.resize(static_cast<std::size_t>(limits.num_plan_slots));
+  pool->num_pages_ = static_cast<int>(pages_needed(spec, limits));
   MSTAR_TRY_ASSIGN(pool->storage_, Tensor::allocate(device, spec.dtype,
                                                     {spec.layers, 2, pool->num_pages_, spec.page_tokens,
                                                      heads_of(spec, limits), dim_of(spec)}));
@@ -59,65 +66,108 @@ void PagedKvPool::remove_request(RequestId request) {
   requests_.erase(it);
 }
 
+void PagedKvPool::Sequence::forget() {
+  committed_tokens = planned_tokens = 0;
+  num_stale = num_in_flight;
+}
+
+bool PagedKvPool::Sequence::end_oldest() {
+  MSTAR_CHECK(num_in_flight > 0, "a row ended that was never admitted");
+  --num_in_flight;
+  if (num_stale == 0) return false;
+  --num_stale;
+  return true;
+}
+
+PagedKvPool::Sequence* PagedKvPool::find(RequestId request, int label) {
+  const auto it = requests_.find(request);
+  const auto index = static_cast<std::size_t>(label);  // a negative one is past the end too
+  return it == requests_.end() || index >= it->second.size() ? nullptr : &it->second[index];
+}
+
 Result<Admit> PagedKvPool::admit(const StepRow& row) {
-  const auto it = requests_.find(row.request);
-  if (it == requests_.end()) return internal_error("a row of a request that '" + spec_.name + "' does not know");
-  Sequence& sequence = it->second[row.demand.label];
-  if (row.demand.restart) sequence.committed_tokens = sequence.planned_tokens = 0;
-  const int wanted = sequence.planned_tokens + row.demand.tokens;
+  Sequence* const sequence = find(row);
+  if (!sequence) return internal_error("a row of a request or label that '" + spec_.name + "' does not know");
+  if (row.demand.tokens > limits_.max_tokens)
+    return invalid_request(std::to_string(row.demand.tokens) + " tokens in one step are more than " +
+                           std::to_string(limits_.max_tokens) + "; send a shorter prompt");
+  const int before = row.demand.restart ? 0 : sequence->planned_tokens;
+  const int wanted = before + row.demand.tokens;
   if (wanted > spec_.max_tokens_per_request)
     return invalid_request("the context of " + std::to_string(spec_.max_tokens_per_request) +
                            " tokens is full; send a shorter prompt or a smaller max_tokens");
-  const int more = std::max(0, pages_for(wanted) - static_cast<int>(sequence.pages.size()));
+  const int more = std::max(0, pages_for(wanted) - static_cast<int>(sequence->pages.size()));
   if (more > static_cast<int>(free_.size())) return Admit::wait;
   for (int i = 0; i < more; ++i) {
-    sequence.pages.push_back(free_.back());
+    sequence->pages.push_back(free_.back());
     free_.pop_back();
   }
-  sequence.planned_tokens = wanted;
+  if (row.demand.restart) sequence->forget();
+  sequence->planned_tokens = wanted;
+  ++sequence->num_in_flight;
   return Admit::ok;
+}
+
+void PagedKvPool::plan_row(Slot& slot, int index, const Sequence* sequence, const StepRow& row,
+                           std::int32_t first_token) const {
+  const int max_pages = pages_per_sequence();
+  std::int32_t* table = slot.page_table.host().data() + static_cast<std::size_t>(index) * max_pages;
+  const int length = sequence ? sequence->planned_tokens : std::max(1, row.demand.tokens);
+  // Pages past the length may be held for later; readers need not see them.
+  const int num_pages = sequence ? pages_for(length) : 0;
+  if (sequence) std::copy_n(sequence->pages.begin(), num_pages, table);
+  std::fill(table + num_pages, table + max_pages, 0);
+  slot.lengths.host()[index] = length;
+  for (int t = 0; t < row.demand.tokens; ++t)
+    slot.positions.host()[first_token + t] = (sequence ? length - row.demand.tokens : 0) + t;
 }
 
 Status PagedKvPool::plan(const StepRows& rows, Stream stream) {
   Slot& slot = slots_[rows.slot];
-  MSTAR_CHECK(rows.num_rows() <= limits_.max_rows && rows.num_tokens() <= limits_.max_tokens);
+  if (rows.num_rows() > limits_.max_rows || rows.num_tokens() > limits_.max_tokens)
+    return internal_error("a step of " + std::to_string(rows.num_rows()) + " rows and " +
+                          std::to_string(rows.num_tokens()) + " tokens is over the limits of '" + spec_.name + "'");
   slot.num_rows = rows.num_rows();
   slot.num_tokens = rows.num_tokens();
-  const int max_pages = pages_per_sequence();
   std::copy(rows.token_offsets.begin(), rows.token_offsets.end(), slot.offsets.host().begin());
   for (int r = 0; r < rows.num_rows(); ++r) {
     const StepRow& row = rows.rows[r];
-    const Sequence& sequence = requests_.at(row.request)[row.demand.label];
     // Several rows of one label in a step do not occur; in-flight steps before this one are counted in planned_tokens.
-    slot.lengths.host()[r] = sequence.planned_tokens;
-    std::int32_t* table = slot.page_table.host().data() + static_cast<std::size_t>(r) * max_pages;
-    std::copy(sequence.pages.begin(), sequence.pages.end(), table);
-    std::fill(table + sequence.pages.size(), table + max_pages, 0);
-    for (int t = 0; t < row.demand.tokens; ++t)
-      slot.positions.host()[rows.token_offsets[r] + t] = sequence.planned_tokens - row.demand.tokens + t;
+    const Sequence* const sequence = find(row);
+    if (!sequence && row.request.valid())
+      return internal_error("a step plans a row that '" + spec_.name + "' does not know");
+    plan_row(slot, r, sequence, row, rows.token_offsets[r]);
   }
   slot.offsets.upload(static_cast<std::size_t>(rows.num_rows()) + 1, stream);
   slot.lengths.upload(rows.num_rows(), stream);
-  slot.page_table.upload(static_cast<std::size_t>(rows.num_rows()) * max_pages, stream);
+  slot.page_table.upload(static_cast<std::size_t>(rows.num_rows()) * pages_per_sequence(), stream);
   slot.positions.upload(rows.num_tokens(), stream);
   return ok_status();
 }
 
 void PagedKvPool::commit(const StepRow& row) {
-  const auto it = requests_.find(row.request);
-  if (it != requests_.end()) it->second[row.demand.label].committed_tokens += row.demand.tokens;
+  Sequence* const sequence = find(row);
+  if (sequence && !sequence->end_oldest()) sequence->committed_tokens += row.demand.tokens;
 }
 
 void PagedKvPool::rollback(const StepRow& row) {
-  const auto it = requests_.find(row.request);
-  if (it == requests_.end()) return;
-  Sequence& sequence = it->second[row.demand.label];
-  sequence.planned_tokens -= row.demand.tokens;
-  MSTAR_CHECK(sequence.planned_tokens >= sequence.committed_tokens);
-  release_tail(sequence);
+  Sequence* const sequence = find(row);
+  if (!sequence || sequence->end_oldest()) return;
+  sequence->planned_tokens -= row.demand.tokens;
+  release_tail(*sequence);
+}
+
+void PagedKvPool::withdraw(const StepRow& row) {
+  Sequence* const sequence = find(row);
+  if (!sequence) return;
+  MSTAR_CHECK(sequence->num_in_flight > sequence->num_stale, "a row was withdrawn that was never admitted");
+  --sequence->num_in_flight;
+  sequence->planned_tokens -= row.demand.tokens;
+  release_tail(*sequence);
 }
 
 void PagedKvPool::release_tail(Sequence& sequence) {
+  MSTAR_CHECK(sequence.planned_tokens >= sequence.committed_tokens);
   while (static_cast<int>(sequence.pages.size()) > pages_for(sequence.planned_tokens)) {
     free_.push_back(sequence.pages.back());
     sequence.pages.pop_back();
@@ -143,15 +193,15 @@ RaggedView PagedKvPool::ragged(int slot) const {
 }
 
 int PagedKvPool::length(RequestId request, int label) const {
-  const auto it = requests_.find(request);
-  return it == requests_.end() ? 0 : it->second[label].committed_tokens;
+  const Sequence* const sequence = const_cast<PagedKvPool*>(this)->find(request, label);
+  return sequence ? sequence->committed_tokens : 0;
 }
 
 void PagedKvPool::clear(RequestId request, int label) {
-  const auto it = requests_.find(request);
-  if (it == requests_.end()) return;
-  it->second[label].committed_tokens = it->second[label].planned_tokens = 0;
-  release_tail(it->second[label]);
+  Sequence* const sequence = find(request, label);
+  if (!sequence) return;
+  sequence->forget();
+  release_tail(*sequence);
 }
 
 }  // namespace mstar::resource

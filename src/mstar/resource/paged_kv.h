@@ -12,13 +12,14 @@ namespace mstar::resource {
 // Invariant at every quiescent point: free + owned = total (page 0 is neither).
 class PagedKvPool final : public Resource {
  public:
-  static Result<std::unique_ptr<PagedKvPool>> create(const decl::PagedKv& spec, const PoolLimits& limits, Device& device);
+  static Result<std::unique_ptr<PagedKvPool>> create(const decl::PagedKv& spec, const PoolLimits& limits,
+                                                     Device& device);
   static std::size_t planned_bytes(const decl::PagedKv& spec, const PoolLimits& limits);
 
   Status add_request(RequestId request, const decl::RequestParams& params) override;
   void remove_request(RequestId request) override;
   Result<Admit> admit(const StepRow& row) override;
-  void withdraw(const StepRow& row) override { rollback(row); }
+  void withdraw(const StepRow& row) override;
   Status plan(const StepRows& rows, Stream stream) override;
   void commit(const StepRow& row) override;
   void rollback(const StepRow& row) override;
@@ -31,7 +32,7 @@ class PagedKvPool final : public Resource {
   RaggedView ragged(int slot) const;
   // Committed tokens of a request's label; 0 when unknown.
   int length(RequestId request, int label = 0) const;
-  // Forgets the tokens of a label but keeps the claim (a new window starts).
+  // Forgets the tokens of a label but keeps the claim (a new window starts). Rows in flight end without a trace.
   void clear(RequestId request, int label = 0);
   int free_pages() const { return static_cast<int>(free_.size()); }
 
@@ -40,27 +41,33 @@ class PagedKvPool final : public Resource {
     std::vector<std::int32_t> pages;
     int committed_tokens = 0;
     int planned_tokens = 0;  // committed plus in flight
+    int num_stale = 0;       // rows in flight, the oldest, that a restart has made void
+    int num_in_flight = 0;
+    void forget();
+    // Whether the oldest row in flight is void; it leaves the flight either way.
+    bool end_oldest();
   };
   struct Slot {
     PlanBuffer page_table, lengths, offsets, positions;
     int num_rows = 0;
     int num_tokens = 0;
   };
-  PagedKvPool(const decl::PagedKv& spec, const PoolLimits& limits, Device& device)
-      : spec_(spec), limits_(limits), device_(device) {}
+  PagedKvPool(const decl::PagedKv& spec, const PoolLimits& limits) : spec_(spec), limits_(limits) {}
   int pages_for(int tokens) const { return (tokens + spec_.page_tokens - 1) / spec_.page_tokens; }
   int pages_per_sequence() const { return pages_for(spec_.max_tokens_per_request); }
   void release_tail(Sequence& sequence);
+  Sequence* find(const StepRow& row) { return find(row.request, row.demand.label); }
+  Sequence* find(RequestId request, int label);
+  void plan_row(Slot& slot, int index, const Sequence* sequence, const StepRow& row, std::int32_t first_token) const;
 
   decl::PagedKv spec_;
   PoolLimits limits_;
-  Device& device_;
   int num_pages_ = 0;
   Tensor storage_;  // [layers, 2, num_pages, page_tokens, kv_heads, head_dim]
   std::vector<std::int32_t> free_;
   int claimed_pages_ = 0;
   std::unordered_map<RequestId, std::vector<Sequence>> requests_;  // one Sequence per label
-  Slot slots_[kNumSlots];
+  std::vector<Slot> slots_;
 };
 
 }  // namespace mstar::resource

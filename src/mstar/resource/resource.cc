@@ -19,9 +19,15 @@ Result<std::unique_ptr<Resource>> upcast(Result<std::unique_ptr<T>> made) {
 struct Maker {
   const PoolLimits& limits;
   Device& device;
-  Result<std::unique_ptr<Resource>> operator()(const decl::PagedKv& s) const { return upcast(PagedKvPool::create(s, limits, device)); }
-  Result<std::unique_ptr<Resource>> operator()(const decl::CrossKv& s) const { return upcast(CrossKvPool::create(s, limits, device)); }
-  Result<std::unique_ptr<Resource>> operator()(const decl::Sampler& s) const { return upcast(SamplerPool::create(s, limits, device)); }
+  Result<std::unique_ptr<Resource>> operator()(const decl::PagedKv& s) const {
+    return upcast(PagedKvPool::create(s, limits, device));
+  }
+  Result<std::unique_ptr<Resource>> operator()(const decl::CrossKv& s) const {
+    return upcast(CrossKvPool::create(s, limits, device));
+  }
+  Result<std::unique_ptr<Resource>> operator()(const decl::Sampler& s) const {
+    return upcast(SamplerPool::create(s, limits, device));
+  }
   Result<std::unique_ptr<Resource>> operator()(const decl::Latents& s) const {
     return upcast(StateSlots::create(s.name, s.tensors, 1, limits, device));
   }
@@ -50,10 +56,29 @@ struct Sizer {
 
 }  // namespace
 
-std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limits) { return std::visit(Sizer{limits}, spec); }
+std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limits) {
+  return std::visit(Sizer{limits}, spec);
+}
 
-Result<std::unique_ptr<Resource>> make_resource(const decl::ResourceSpec& spec, const PoolLimits& limits, Device& device) {
+Result<std::unique_ptr<Resource>> make_resource(const decl::ResourceSpec& spec, const PoolLimits& limits,
+                                                Device& device) {
   return std::visit(Maker{limits, device}, spec);
+}
+
+Status check_positive(const std::string& name, std::span<const std::int64_t> sizes) {
+  for (const std::int64_t size : sizes)
+    if (size < 1)
+      return bad_model("resource '" + name + "': its sizes must be at least 1, one is " + std::to_string(size));
+  return ok_status();
+}
+
+Status check_positive(const std::string& name, std::initializer_list<std::int64_t> sizes) {
+  return check_positive(name, std::span<const std::int64_t>(sizes.begin(), sizes.size()));
+}
+
+Status check_limits(const PoolLimits& limits, const std::string& name) {
+  return check_positive(
+      name, {limits.max_requests, limits.max_rows, limits.max_tokens, limits.head_shards, limits.num_plan_slots});
 }
 
 Result<PlanBuffer> PlanBuffer::create(Device& device, std::size_t count) {
@@ -86,7 +111,8 @@ PlanBuffer::~PlanBuffer() {
 }
 
 void PlanBuffer::upload(std::size_t count, Stream stream) const {
-  if (device_pointer_ != host_ && count) device_->copy_to_device(device_pointer_, host_, count * sizeof(std::int32_t), stream);
+  if (device_pointer_ != host_ && count)
+    device_->copy_to_device(device_pointer_, host_, count * sizeof(std::int32_t), stream);
 }
 
 }  // namespace mstar::resource

@@ -1,4 +1,5 @@
-// Resources: state that outlives a step. Every one follows the same life: add -> (admit -> plan -> commit | rollback)* -> remove.
+// Resources: state that outlives a step. Every one follows the same life: add -> (admit -> plan -> commit | rollback)*
+// -> remove.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,7 @@ struct RowDemand {
   bool restart = false;    // forgets the label's earlier tokens first (a new window of the same request)
 };
 
+// A row with an invalid request id pads a captured bucket: it is only planned, and lands on page 0 and slot 0.
 struct StepRow {
   RequestId request;
   RowDemand demand;
@@ -33,7 +35,7 @@ struct StepRow {
 struct StepRows {
   std::vector<StepRow> rows;
   std::vector<std::int32_t> token_offsets = {0};
-  int slot = 0;  // which of the double-buffered plan buffers this step writes
+  int slot = 0;  // which plan buffers this step writes, < PoolLimits::num_plan_slots
 
   int num_rows() const { return static_cast<int>(rows.size()); }
   int num_tokens() const { return token_offsets.back(); }
@@ -47,27 +49,35 @@ enum class Admit : std::uint8_t { ok, wait };
 
 struct Usage {
   std::string name;
-  std::int64_t used = 0;   // pages, slots or rows
+  std::int64_t used = 0;  // pages, slots or rows
   std::int64_t total = 0;
-  std::size_t bytes = 0;   // of device memory
+  std::size_t bytes = 0;  // of device memory
 };
 
+// Plan slots of one component: a step is planned while the one before it runs. Components that share a resource each
+// need their own, since their steps interleave.
 inline constexpr int kNumSlots = 2;
 
 // Owner thread: the worker's step loop, for every call.
 class Resource {
  public:
   virtual ~Resource() = default;
-  // Claims the worst case of the request (planners that promise less may wait in admit). exhausted: nothing was claimed.
+  // Claims the worst case of the request (planners that promise less may wait in admit). exhausted: nothing was
+  // claimed.
   virtual Status add_request(RequestId request, const decl::RequestParams& params) = 0;
   // Gives everything back. Unknown requests are ignored: a request may fail before it was added.
   virtual void remove_request(RequestId request) = 0;
-  // Grants what one row needs for its next step, on top of the rows in flight. An Error fails that row alone; after ok the
-  // row must be planned and then committed or rolled back, or be withdrawn.
+  // Grants what one row needs for its next step, on top of the rows in flight. An Error fails that row alone; after ok
+  // the row must be planned and then committed or rolled back, or be withdrawn.
   virtual Result<Admit> admit(const StepRow& row) = 0;
+  // Takes back the latest admit of the row's request.
   virtual void withdraw(const StepRow& row) = 0;
-  // Fills the plan buffers of rows.slot for admitted rows. Cost: O(rows + tokens), no allocation after warmup.
+  // Fills the plan buffers of rows.slot for admitted rows, before a later step admits. internal when a row is unknown;
+  // then the slot holds nothing of use. Cost: O(rows + tokens), no allocation after warmup.
   virtual Status plan(const StepRows& rows, Stream stream) = 0;
+  // End the oldest row in flight of the request: steps finish in the order in which they were admitted. After a
+  // rollback the rows behind it must be rolled back too, for they follow tokens that never were. Removed requests are
+  // ignored.
   virtual void commit(const StepRow& row) = 0;
   virtual void rollback(const StepRow& row) = 0;
   virtual Usage usage() const = 0;
@@ -78,13 +88,20 @@ struct PoolLimits {
   int max_requests = 16;
   int max_rows = 16;    // of one step
   int max_tokens = 64;  // of one step
+  int num_plan_slots = kNumSlots;
   int head_shards = 1;  // tp * sp ranks of the node's lockstep group
 };
 
 // Device bytes that make_resource would allocate, for the memory plan.
 std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limits);
 // exhausted when the device has no room; bad_model when the spec is not supported on this build.
-Result<std::unique_ptr<Resource>> make_resource(const decl::ResourceSpec& spec, const PoolLimits& limits, Device& device);
+Result<std::unique_ptr<Resource>> make_resource(const decl::ResourceSpec& spec, const PoolLimits& limits,
+                                                Device& device);
+
+// bad_model, naming the resource, unless all are at least 1.
+Status check_positive(const std::string& name, std::span<const std::int64_t> sizes);
+Status check_positive(const std::string& name, std::initializer_list<std::int64_t> sizes);
+Status check_limits(const PoolLimits& limits, const std::string& name);
 
 // A plan buffer: written on the host, read on the device; one copy per step where they differ.
 class PlanBuffer {

@@ -3,7 +3,9 @@
 namespace mstar::resource {
 
 Result<std::unique_ptr<SamplerPool>> SamplerPool::create(const decl::Sampler& spec, const PoolLimits& limits, Device&) {
+  MSTAR_TRY(check_limits(limits, spec.name));
   std::unique_ptr<SamplerPool> pool(new SamplerPool(spec));
+  pool->rows_.resize(static_cast<std::size_t>(limits.num_plan_slots));
   for (auto& rows : pool->rows_) rows.reserve(static_cast<std::size_t>(limits.max_rows));
   return pool;
 }
@@ -30,7 +32,13 @@ Status SamplerPool::plan(const StepRows& rows, Stream) {
   auto& out = rows_[rows.slot];
   out.clear();
   for (const StepRow& row : rows.rows) {
-    out.push_back(requests_.at(row.request));
+    const auto it = requests_.find(row.request);
+    if (it == requests_.end()) {
+      if (row.request.valid()) return internal_error("a step plans a row that '" + spec_.name + "' does not know");
+      out.emplace_back();
+      continue;
+    }
+    out.push_back(it->second);
     if (row.demand.samples) --out.back().offset;  // admit has advanced it past this row's draw
   }
   return ok_status();

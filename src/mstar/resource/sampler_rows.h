@@ -21,7 +21,8 @@ struct SamplerRow {
 
 class SamplerPool final : public Resource {
  public:
-  static Result<std::unique_ptr<SamplerPool>> create(const decl::Sampler& spec, const PoolLimits& limits, Device& device);
+  static Result<std::unique_ptr<SamplerPool>> create(const decl::Sampler& spec, const PoolLimits& limits,
+                                                     Device& device);
 
   Status add_request(RequestId request, const decl::RequestParams& params) override;
   void remove_request(RequestId request) override { requests_.erase(request); }
@@ -31,14 +32,14 @@ class SamplerPool final : public Resource {
   void commit(const StepRow&) override {}
   void rollback(const StepRow& row) override;
   Usage usage() const override;
-  // On the host, in the step's row order; rows that do not sample keep a default.
+  // On the host, in the step's row order; a row that pads keeps a default.
   const std::vector<SamplerRow>& rows(int slot) const { return rows_[slot]; }
 
  private:
   explicit SamplerPool(const decl::Sampler& spec) : spec_(spec) {}
   decl::Sampler spec_;
   std::unordered_map<RequestId, SamplerRow> requests_;
-  std::vector<SamplerRow> rows_[kNumSlots];
+  std::vector<std::vector<SamplerRow>> rows_;
 };
 
 }  // namespace mstar::resource

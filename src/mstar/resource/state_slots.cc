@@ -26,6 +26,13 @@ std::size_t StateSlots::planned_bytes(const std::vector<decl::StateTensor>& tens
 
 Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const std::vector<decl::StateTensor>& tensors,
                                                        int num_labels, const PoolLimits& limits, Device& device) {
+  MSTAR_TRY(check_limits(limits, name));
+  MSTAR_TRY(check_positive(name, {num_labels}));
+  for (const auto& tensor : tensors) {
+    MSTAR_TRY(check_positive(name, tensor.dims));
+    if (tensor.dims.size() >= static_cast<std::size_t>(kMaxRank))
+      return bad_model("resource '" + name + "': tensor '" + tensor.name + "' has too many dimensions");
+  }
   std::unique_ptr<StateSlots> slots(new StateSlots(std::move(name), num_labels, limits, device));
   const int num_slots = 1 + limits.max_requests * num_labels;
   for (const auto& tensor : tensors) {
@@ -34,6 +41,7 @@ Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const s
     slots->storage_.push_back(std::move(storage));
   }
   for (int i = num_slots - 1; i > 0; --i) slots->free_.push_back(i);
+  slots->plans_.resize(static_cast<std::size_t>(limits.num_plan_slots));
   for (auto& plan : slots->plans_) {
     MSTAR_TRY_ASSIGN(plan, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_rows)));
   }
@@ -68,11 +76,20 @@ Result<Admit> StateSlots::admit(const StepRow& row) {
 }
 
 Status StateSlots::plan(const StepRows& rows, Stream stream) {
-  MSTAR_CHECK(rows.num_rows() <= limits_.max_rows);
+  if (rows.num_rows() > limits_.max_rows)
+    return internal_error("a step of " + std::to_string(rows.num_rows()) + " rows is over the limit of '" + name_ +
+                          "'");
   const auto index = plans_[rows.slot].host();
   for (int r = 0; r < rows.num_rows(); ++r) {
-    const auto& held = requests_.at(rows.rows[r].request);
-    index[r] = held[std::min<std::size_t>(rows.rows[r].demand.label, held.size() - 1)];
+    const StepRow& row = rows.rows[r];
+    const auto it = requests_.find(row.request);
+    if (it == requests_.end()) {
+      if (row.request.valid()) return internal_error("a step plans a row that '" + name_ + "' does not know");
+      index[r] = 0;
+      continue;
+    }
+    // Labels are those of the KV beside it; state that has one for all serves each.
+    index[r] = it->second[std::min<std::size_t>(row.demand.label, it->second.size() - 1)];
   }
   plans_[rows.slot].upload(rows.num_rows(), stream);
   return ok_status();
@@ -87,7 +104,8 @@ Usage StateSlots::usage() const {
 
 Status StateSlots::fork(RequestId request, int from_label, int to_label, Stream stream) {
   const auto it = requests_.find(request);
-  if (it == requests_.end()) return internal_error("fork of a request that '" + name_ + "' does not know");
+  if (it == requests_.end() || std::min(from_label, to_label) < 0 || std::max(from_label, to_label) >= num_labels_)
+    return internal_error("fork of a request or label that '" + name_ + "' does not know");
   for (const Tensor& tensor : storage_) {
     const TensorView from = tensor.view().at(it->second[from_label]);
     device_.copy_within(tensor.view().at(it->second[to_label]).pointer, from.pointer, from.bytes(), stream);

@@ -9,12 +9,14 @@
 
 namespace mstar::resource {
 
-// One slot of each declared tensor per (request, label); zeroed when claimed; slot 0 is the sink of padding rows.
+// One slot of each declared tensor per (request, label); zeroed when claimed; slot 0 is the sink of padding rows. A
+// step updates them in place, so a rollback cannot bring back what they held.
 class StateSlots final : public Resource {
  public:
   static Result<std::unique_ptr<StateSlots>> create(std::string name, const std::vector<decl::StateTensor>& tensors,
                                                     int num_labels, const PoolLimits& limits, Device& device);
-  static std::size_t planned_bytes(const std::vector<decl::StateTensor>& tensors, int num_labels, const PoolLimits& limits);
+  static std::size_t planned_bytes(const std::vector<decl::StateTensor>& tensors, int num_labels,
+                                   const PoolLimits& limits);
 
   Status add_request(RequestId request, const decl::RequestParams& params) override;
   void remove_request(RequestId request) override;
@@ -30,7 +32,7 @@ class StateSlots final : public Resource {
   std::span<const std::int32_t> slot_index_on_host(int slot) const { return plans_[slot].host(); }
   // All slots of one declared tensor: [num_slots, dims...].
   TensorView tensor(int index) const { return storage_[index].view(); }
-  // Copies one label's tensors to another (a fork).
+  // Copies one label's tensors to another (a fork). internal when request or label is unknown.
   Status fork(RequestId request, int from_label, int to_label, Stream stream);
 
  private:
@@ -43,7 +45,7 @@ class StateSlots final : public Resource {
   std::vector<Tensor> storage_;
   std::vector<std::int32_t> free_;
   std::unordered_map<RequestId, std::vector<std::int32_t>> requests_;
-  PlanBuffer plans_[kNumSlots];
+  std::vector<PlanBuffer> plans_;
 };
 
 }  // namespace mstar::resource

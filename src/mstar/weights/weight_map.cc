@@ -44,6 +44,11 @@ Result<std::vector<float>> divisors_of(const StoredWeight& weight, std::int64_t 
   return out;
 }
 
+bool begins_with_any(const std::string& name, std::span<const std::string> prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](const std::string& prefix) { return name.starts_with(prefix); });
+}
+
 struct RuleFault {
   std::string operator()(const decl::Rename& rule) const { return more_stars(rule.from, rule.to); }
   std::string operator()(const decl::Fuse& rule) const {
@@ -87,6 +92,7 @@ Result<WeightMap> WeightMap::create(std::shared_ptr<const Checkpoint> checkpoint
   WeightMap map(std::move(checkpoint));
   map.rules_.assign(rules.begin(), rules.end());
   MSTAR_TRY(map.check_rules());
+  if (!map.checkpoint_) return map;
   if (!map.checkpoint_) return map;  // a model without weights
   for (const StoredWeight& weight : map.checkpoint_->weights())
     if (!weight.is_divisor) MSTAR_TRY(map.place(weight.name, weight, false));
@@ -301,23 +307,36 @@ Result<LoadedWeight> WeightMap::cut(const LoadedWeight& whole, const decl::Shard
   return LoadedWeight(whole.home(), shape, std::move(parts));
 }
 
+Status WeightMap::check_prefixes(std::span<const std::string> home_prefixes) const {
+  std::vector<std::string> faults;
+  for (const auto& [name, home] : homes_)
+    if (!home.optional && !begins_with_any(name, home_prefixes)) list_unused(name, home, faults);
+  return faults_status(faults);
+}
+
 Status WeightMap::finish(std::span<const std::string> home_prefixes) const {
   const auto concerned = [&](const std::string& home) {
-    return home_prefixes.empty() || std::any_of(home_prefixes.begin(), home_prefixes.end(),
-                                                [&](const std::string& prefix) { return home.starts_with(prefix); });
+    return home_prefixes.empty() || begins_with_any(home, home_prefixes);
   };
   std::vector<std::string> faults;
   for (const auto& [home, message] : failures_)
     if (concerned(home)) faults.push_back(message);
-  for (const auto& [name, home] : homes_) {
-    if (home.taken || home.optional || !concerned(name)) continue;
-    for (const Source& source : home.sources)
-      if (source.weight && !failures_.contains(name))
-        faults.push_back("weight " + described(*source.weight) + " has no home" +
-                         (name == source.weight->name ? "" : ": the model has no " + show_name(name)));
-  }
+  for (const auto& [name, home] : homes_)
+    if (!home.taken && !home.optional && concerned(name) && !failures_.contains(name)) list_unused(name, home, faults);
+  return faults_status(faults);
+}
+
+void WeightMap::list_unused(const std::string& name, const Home& home, std::vector<std::string>& faults) {
+  for (const Source& source : home.sources)
+    if (source.weight)
+      faults.push_back("weight " + described(*source.weight) + " has no home" +
+                       (name == source.weight->name ? "" : ": the model has no " + show_name(name)));
+}
+
+Status WeightMap::faults_status(const std::vector<std::string>& faults) const {
   if (faults.empty()) return ok_status();
-  std::string message = "'" + checkpoint_->path().string() + "' does not fit the model:";
+  std::string message = checkpoint_ ? "'" + checkpoint_->path().string() + "'" : "a model without a checkpoint";
+  message += " does not fit the model:";
   for (std::size_t i = 0; i < std::min(faults.size(), kMaxListed); ++i) message += "\n  " + faults[i];
   if (faults.size() > kMaxListed) message += "\n  and " + std::to_string(faults.size() - kMaxListed) + " more";
   return bad_model(message);

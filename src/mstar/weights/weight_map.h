@@ -35,7 +35,8 @@ struct WeightMapping {
 // make their own over the shared checkpoint. What it returns borrows from the checkpoint.
 class WeightMap {
  public:
-  // Errors: bad_model for a rule that cannot work, two weights for one home, rows that do not split.
+  // A null checkpoint is one without weights (models that make their own). Errors: bad_model for a rule that cannot
+  // work, two weights for one home, rows that do not split.
   static Result<WeightMap> create(std::shared_ptr<const Checkpoint> checkpoint,
                                   std::span<const decl::WeightRule> rules);
 
@@ -53,6 +54,9 @@ class WeightMap {
   // one). `whole` is the shape before the cut. Each part of a Fuse is cut by itself.
   Result<LoadedWeight> take_shard(std::string_view home, const Shape& whole, int rank, int num_ranks);
 
+  // One error that lists the weights whose home begins with none of the prefixes: no component of the model would take
+  // them.
+  Status check_prefixes(std::span<const std::string> home_prefixes) const;
   // After all builders: one error that lists every failed take and every weight that reached no home. With prefixes,
   // looks only at homes that begin with one of them (this worker's components).
   Status finish(std::span<const std::string> home_prefixes = {}) const;
@@ -61,7 +65,7 @@ class WeightMap {
   std::vector<std::string> dropped() const;
   // One line a home: "home <- weight dtype [shape] + ...", then what is dropped.
   std::string describe() const;
-  const Checkpoint& checkpoint() const { return *checkpoint_; }
+  const Checkpoint* checkpoint() const { return checkpoint_.get(); }
 
  private:
   struct Source {
@@ -86,6 +90,8 @@ class WeightMap {
   Result<LoadedWeight> fill_home(std::string_view home, const Shape& expected);
   Result<LoadedWeight> cut(const LoadedWeight& whole, const decl::Shard& shard, int rank, int num_ranks) const;
   Error missing(std::string_view home) const;
+  static void list_unused(const std::string& name, const Home& home, std::vector<std::string>& faults);
+  Status faults_status(const std::vector<std::string>& faults) const;
 
   std::shared_ptr<const Checkpoint> checkpoint_;
   std::vector<decl::WeightRule> rules_;

@@ -56,6 +56,15 @@ TEST(WeightMap, NamesThatNoRuleMatchesAreTheirOwnHome) {
   EXPECT_TRUE(map.finish());
 }
 
+TEST(WeightMap, NoCheckpointIsOneWithoutWeights) {
+  WeightMap map = map_of(nullptr, {Rename{"a", "b"}});
+  EXPECT_TRUE(map.finish());
+  EXPECT_FALSE(map.has("b"));
+  expect_has(take_error(map, "b", {1}), "no weight for 'b'");
+  expect_has(map.finish().error().message, "'b'");
+  EXPECT_EQ(map.describe(), "");
+}
+
 TEST(WeightMap, FirstMatchingRuleWins) {
   WeightMap map = map_of(hugging_face({f32("m.0.w", {1}, {1}), f32("m.1.w", {1}, {2}), f32("m.1.x", {1}, {3})}),
                          {Rename{"m.0.*", "first.*"}, Rename{"m.*.w", "w.*"}, Rename{"m.*", "rest.*"}});
@@ -126,6 +135,11 @@ TEST(WeightMap, DropsAndListsWhatHasNoHome) {
   // A worker that builds some components looks at their homes only.
   EXPECT_TRUE(map.finish(std::vector<std::string>{"used"}));
   EXPECT_FALSE(map.finish(std::vector<std::string>{"used", "right."}));
+  EXPECT_TRUE(map.check_prefixes(std::vector<std::string>{"used", "right.", "odd"}));
+  const auto strange = map.check_prefixes(std::vector<std::string>{"used", "right."});
+  ASSERT_FALSE(strange);
+  expect_has(strange.error().message, "'odd' f32 [1] has no home");
+  EXPECT_EQ(strange.error().message.find("left.w"), std::string::npos);
 }
 
 TEST(WeightMap, AMissSuggestsTheNearestName) {

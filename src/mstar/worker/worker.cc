@@ -19,6 +19,20 @@ Worker::~Worker() {
   }
 }
 
+namespace {
+
+// Home prefixes of all components, those on other workers too.
+std::vector<std::string> homes_of(const decl::Decl& declaration) {
+  std::vector<std::string> out;
+  for (const decl::Component& component : declaration.components()) {
+    if (component.on_host()) continue;
+    out.insert(out.end(), component.device().homes.begin(), component.device().homes.end());
+  }
+  return out;
+}
+
+}  // namespace
+
 Status Worker::start() {
   models_.resize(options_.models.size());
   if (options_.device) buffers_ = std::make_shared<engine::BufferPool>(*options_.device);
@@ -28,6 +42,7 @@ Status Worker::start() {
     if (model.components.empty()) continue;
     MSTAR_CHECK(options_.device != nullptr, "device components on a worker without a device");
     MSTAR_TRY_ASSIGN(weights::WeightMap weights, weights::WeightMap::create(model.checkpoint, declaration.weight_rules()));
+    if (const auto homes = homes_of(declaration); model.checkpoint && !homes.empty()) MSTAR_TRY(weights.check_prefixes(homes));
     MSTAR_TRY_ASSIGN(models_[m].resources,
                      engine::ResourceSet::build(declaration, model.components, model.limits, *options_.device));
     for (const decl::ComponentRef component : model.components) {

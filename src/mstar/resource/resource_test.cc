@@ -1,0 +1,306 @@
+#include "mstar/resource/resource.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "mstar/device/cpu/cpu_device.h"
+#include "mstar/resource/cross_kv.h"
+#include "mstar/resource/paged_kv.h"
+#include "mstar/resource/sampler_rows.h"
+#include "mstar/resource/state_slots.h"
+
+namespace mstar::resource {
+namespace {
+
+const PoolLimits kLimits{.max_requests = 2, .max_rows = 4, .max_tokens = 16};
+decl::PagedKv paged_spec() {
+  return {.name = "kv", .layers = 3, .kv_heads = 2, .head_dim = 5, .page_tokens = 4, .max_tokens_per_request = 10};
+}
+decl::CrossKv cross_spec() {
+  return {.name = "cross", .layers = 3, .kv_heads = 2, .head_dim = 5, .max_context_tokens = 20};
+}
+StepRow row(std::uint64_t id, RowDemand demand) { return {RequestId(id), demand}; }
+
+class ResourceTest : public ::testing::Test {
+ protected:
+  template <class Pool, class Spec>
+  std::unique_ptr<Pool> make(const Spec& spec, const PoolLimits& limits = kLimits) {
+    auto made = Pool::create(spec, limits, *device_);
+    EXPECT_TRUE(made) << made.error().message;
+    return std::move(*made);
+  }
+  static void plan(Resource& pool, std::initializer_list<StepRow> rows, int slot) {
+    StepRows step;
+    step.slot = slot;
+    for (const StepRow& each : rows) step.add(each);
+    EXPECT_TRUE(pool.plan(step, {}));
+  }
+  std::unique_ptr<Device> device_ = make_cpu_device();
+};
+
+TEST_F(ResourceTest, PlannedBytesAreAllocatedBytes) {
+  const std::vector<decl::ResourceSpec> specs = {
+      paged_spec(), cross_spec(), decl::Latents{"l", {{"x", {3, 4}, DType::f16}}},
+      decl::RecurrentState{"r", {{"x", {3}, DType::f32}, {"y", {2, 2}, DType::i8}}, {"a", "b"}},
+      decl::Sampler{.name = "s"}};
+  for (const auto& spec : specs) {
+    const auto made = make_resource(spec, kLimits, *device_);
+    ASSERT_TRUE(made) << made.error().message;
+    EXPECT_EQ((*made)->usage().bytes, planned_bytes(spec, kLimits)) << decl::resource_name(spec);
+    EXPECT_EQ((*made)->usage().name, decl::resource_name(spec));
+    EXPECT_EQ((*made)->usage().used, 0);
+  }
+  // 3 layers x (keys, values) x (1 sink + 2 x 3) pages x 4 tokens x 2 heads x 5 x 4 bytes.
+  EXPECT_EQ(planned_bytes(specs[0], kLimits), 3u * 2 * 7 * 4 * 2 * 5 * 4);
+  const PoolLimits sharded{.max_requests = 2, .max_rows = 4, .max_tokens = 16, .head_shards = 2};
+  EXPECT_EQ(planned_bytes(specs[0], sharded), 3u * 2 * 7 * 4 * 1 * 5 * 4);
+}
+
+TEST_F(ResourceTest, RefusesSizesThatMakeNoSense) {
+  auto spec = paged_spec();
+  for (int* field : {&spec.layers, &spec.kv_heads, &spec.head_dim, &spec.page_tokens, &spec.max_tokens_per_request}) {
+    const int kept = *field;
+    for (const int bad : {0, -1}) {
+      *field = bad;
+      const auto made = PagedKvPool::create(spec, kLimits, *device_);
+      ASSERT_FALSE(made);
+      EXPECT_EQ(made.error().code, Code::bad_model);
+    }
+    *field = kept;
+  }
+  spec.labels.clear();
+  EXPECT_FALSE(PagedKvPool::create(spec, kLimits, *device_));
+  PoolLimits limits = kLimits;
+  limits.max_requests = 0;
+  EXPECT_FALSE(make_resource(paged_spec(), limits, *device_));
+  EXPECT_FALSE(make_resource(cross_spec(), limits, *device_));
+  limits.max_requests = 1 << 30;
+  EXPECT_FALSE(PagedKvPool::create(paged_spec(), limits, *device_)) << "pages are numbered in 32 bits";
+  EXPECT_FALSE(make_resource(decl::Latents{"l", {{"x", {3, 0}, DType::f16}}}, kLimits, *device_));
+  EXPECT_FALSE(make_resource(decl::Latents{"l", {{"x", {1, 1, 1, 1, 1, 1}, DType::f16}}}, kLimits, *device_));
+  EXPECT_FALSE(make_resource(decl::RingKv{.name = "ring"}, kLimits, *device_));
+}
+
+TEST_F(ResourceTest, PagesAreClaimedForTheWorstCase) {
+  auto pool = make<PagedKvPool>(paged_spec());
+  EXPECT_TRUE(pool->add_request(RequestId(1), {}));
+  EXPECT_TRUE(pool->add_request(RequestId(2), {}));
+  EXPECT_TRUE(pool->add_request(RequestId(2), {})) << "adding twice is adding once";
+  const Status third = pool->add_request(RequestId(3), {});
+  ASSERT_FALSE(third);
+  EXPECT_EQ(third.error().code, Code::exhausted);
+  EXPECT_EQ(pool->usage().used, 0) << "claimed pages are not used ones";
+  pool->remove_request(RequestId(1));
+  pool->remove_request(RequestId(1));
+  EXPECT_TRUE(pool->add_request(RequestId(3), {}));
+}
+
+TEST_F(ResourceTest, PositionsCountStepsInFlight) {
+  auto pool = make<PagedKvPool>(paged_spec());
+  ASSERT_TRUE(pool->add_request(RequestId(1), {}));
+  const StepRow prompt = row(1, {.tokens = 3}), next = row(1, {.tokens = 1});
+  ASSERT_TRUE(pool->admit(prompt));
+  plan(*pool, {prompt}, 0);
+  ASSERT_TRUE(pool->admit(next));
+  plan(*pool, {next}, 1);
+  EXPECT_EQ(pool->view(0, 0).lengths[0], 3);
+  EXPECT_EQ(pool->positions(0)[2], 2);
+  EXPECT_EQ(pool->view(0, 1).lengths[0], 4);
+  EXPECT_EQ(pool->positions(1)[0], 3);
+  EXPECT_EQ(pool->length(RequestId(1)), 0);
+  pool->commit(prompt);
+  EXPECT_EQ(pool->length(RequestId(1)), 3);
+  pool->rollback(next);  // the wasted row of a stop
+  ASSERT_TRUE(pool->admit(next));
+  plan(*pool, {next}, 0);
+  EXPECT_EQ(pool->positions(0)[0], 3);
+}
+
+TEST_F(ResourceTest, ARestartMakesRowsInFlightVoid) {
+  auto pool = make<PagedKvPool>(paged_spec());
+  ASSERT_TRUE(pool->add_request(RequestId(1), {}));
+  const StepRow old_window = row(1, {.tokens = 6}), new_window = row(1, {.tokens = 2, .restart = true});
+  for (const bool old_commits : {true, false}) {
+    ASSERT_TRUE(pool->admit(old_window));
+    ASSERT_TRUE(pool->admit(new_window));
+    plan(*pool, {new_window}, 1);
+    EXPECT_EQ(pool->view(0, 1).lengths[0], 2);
+    EXPECT_EQ(pool->positions(1)[0], 0);
+    EXPECT_EQ(pool->view(0, 1).page_table[1], 0) << "pages of the old window are not shown";
+    old_commits ? pool->commit(old_window) : pool->rollback(old_window);
+    EXPECT_EQ(pool->length(RequestId(1)), 0);
+    pool->commit(new_window);
+    EXPECT_EQ(pool->length(RequestId(1)), 2);
+    pool->clear(RequestId(1));
+    EXPECT_EQ(pool->usage().used, 0);
+  }
+}
+
+TEST_F(ResourceTest, AFullContextFailsTheRowAlone) {
+  auto pool = make<PagedKvPool>(paged_spec());
+  ASSERT_TRUE(pool->add_request(RequestId(1), {}));
+  ASSERT_TRUE(pool->admit(row(1, {.tokens = 10})));
+  const auto full = pool->admit(row(1, {.tokens = 1}));
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code, Code::invalid_request);
+  pool->commit(row(1, {.tokens = 10}));
+  EXPECT_EQ(pool->length(RequestId(1)), 10);
+  EXPECT_FALSE(pool->admit(row(1, {.tokens = 17, .restart = true}))) << "more than a step takes";
+  EXPECT_EQ(pool->length(RequestId(1)), 10) << "a refused restart forgets nothing";
+}
+
+TEST_F(ResourceTest, UnknownRequestsAndLabelsAreSoft) {
+  auto state = StateSlots::create("s", {{"x", {1}, DType::f32}}, 2, kLimits, *device_);
+  ASSERT_TRUE(state);
+  auto paged = make<PagedKvPool>(paged_spec());
+  auto cross = make<CrossKvPool>(cross_spec());
+  auto sampler = make<SamplerPool>(decl::Sampler{.name = "s"});
+  for (Resource* pool : std::initializer_list<Resource*>{paged.get(), cross.get(), sampler.get(), state->get()}) {
+    const StepRow unknown = row(9, {.tokens = 1, .context_tokens = 1, .samples = true});
+    const auto admitted = pool->admit(unknown);
+    ASSERT_FALSE(admitted);
+    EXPECT_EQ(admitted.error().code, Code::internal);
+    StepRows step;
+    step.add(unknown);
+    EXPECT_FALSE(pool->plan(step, {}));
+    pool->withdraw(unknown);
+    pool->commit(unknown);
+    pool->rollback(unknown);
+    pool->remove_request(RequestId(9));
+    EXPECT_EQ(pool->usage().used, 0);
+  }
+  ASSERT_TRUE(paged->add_request(RequestId(1), {}));
+  for (const int label : {-1, 1}) {
+    EXPECT_FALSE(paged->admit(row(1, {.tokens = 1, .label = label})));
+    EXPECT_EQ(paged->length(RequestId(1), label), 0);
+    paged->clear(RequestId(1), label);
+  }
+  EXPECT_FALSE((*state)->fork(RequestId(9), 0, 1, {}));
+  ASSERT_TRUE((*state)->add_request(RequestId(1), {}));
+  EXPECT_FALSE((*state)->fork(RequestId(1), 0, 2, {}));
+  EXPECT_FALSE((*state)->fork(RequestId(1), -1, 0, {}));
+}
+
+TEST_F(ResourceTest, StepsOverTheLimitsAreErrors) {
+  StepRows step;
+  for (int r = 0; r < 5; ++r) step.add({RequestId(), {.tokens = 1}});
+  EXPECT_FALSE(make<PagedKvPool>(paged_spec())->plan(step, {}));
+  EXPECT_FALSE(make<CrossKvPool>(cross_spec())->plan(step, {}));
+  StepRows long_step;
+  long_step.add({RequestId(), {.tokens = 17}});
+  EXPECT_FALSE(make<PagedKvPool>(paged_spec())->plan(long_step, {}));
+}
+
+TEST_F(ResourceTest, PaddingRowsLandOnSinks) {
+  StepRows step;
+  step.slot = 1;
+  step.add({RequestId(), {.tokens = 1, .samples = true}});
+  auto paged = make<PagedKvPool>(paged_spec());
+  ASSERT_TRUE(paged->plan(step, {}));
+  for (int page = 0; page < paged->view(0, 1).max_pages; ++page) EXPECT_EQ(paged->view(0, 1).page_table[page], 0);
+  EXPECT_EQ(paged->view(0, 1).lengths[0], 1);
+  EXPECT_EQ(paged->positions(1)[0], 0);
+  auto cross = make<CrossKvPool>(cross_spec());
+  ASSERT_TRUE(cross->plan(step, {}));
+  EXPECT_EQ(cross->view(0, 1).slots[0], 0);
+  EXPECT_EQ(cross->view(0, 1).lengths[0], 1);
+  auto sampler = make<SamplerPool>(decl::Sampler{.name = "s"});
+  ASSERT_TRUE(sampler->plan(step, {}));
+  EXPECT_EQ(sampler->rows(1)[0].offset, 0u);
+  auto state = StateSlots::create("s", {{"x", {1}, DType::f32}}, 1, kLimits, *device_);
+  ASSERT_TRUE((*state)->plan(step, {}));
+  EXPECT_EQ((*state)->slot_index_on_host(1)[0], 0);
+}
+
+// A decode step planned while the step that writes the context still runs must see that context.
+TEST_F(ResourceTest, CrossContextIsSeenByTheStepBehind) {
+  auto pool = make<CrossKvPool>(cross_spec());
+  ASSERT_TRUE(pool->add_request(RequestId(1), {}));
+  const StepRow write = row(1, {.context_tokens = 7}), read = row(1, {.tokens = 1});
+  ASSERT_TRUE(pool->admit(write));
+  plan(*pool, {write}, 0);
+  ASSERT_TRUE(pool->admit(read));
+  plan(*pool, {read}, 1);
+  EXPECT_EQ(pool->view(0, 1).lengths[0], 7);
+  EXPECT_EQ(pool->contexts(0).num_tokens, 7);
+  EXPECT_EQ(pool->contexts(1).num_tokens, 0);
+  pool->rollback(write);
+  pool->rollback(read);
+  EXPECT_EQ(pool->length(RequestId(1)), 0);
+  ASSERT_TRUE(pool->admit(write));
+  pool->commit(write);
+  EXPECT_EQ(pool->length(RequestId(1)), 7);
+  EXPECT_FALSE(pool->admit(row(1, {.context_tokens = 21})));
+}
+
+TEST_F(ResourceTest, PlanSlotsOfTwoComponentsAreApart) {
+  PoolLimits limits = kLimits;
+  limits.num_plan_slots = 2 * kNumSlots;
+  auto pool = make<CrossKvPool>(cross_spec(), limits);
+  ASSERT_TRUE(pool->add_request(RequestId(1), {}));
+  ASSERT_TRUE(pool->add_request(RequestId(2), {}));
+  const StepRow write = row(1, {.context_tokens = 7}), read = row(2, {.tokens = 1});
+  ASSERT_TRUE(pool->admit(write));
+  plan(*pool, {write}, 0);  // the writer has slices to go
+  const std::int32_t slot = pool->view(0, 0).slots[0];
+  plan(*pool, {read}, kNumSlots);
+  EXPECT_EQ(pool->view(0, 0).slots[0], slot);
+  EXPECT_NE(pool->view(0, kNumSlots).slots[0], slot);
+}
+
+TEST_F(ResourceTest, SamplerOffsetsNumberTheDraws) {
+  auto pool = make<SamplerPool>(decl::Sampler{.name = "s"});
+  decl::RequestParams params;
+  params.sampling = {
+      .temperature = 0.5, .top_k = 3, .top_p = 0.25, .min_p = 0.125, .repetition_penalty = 2, .seed = 99};
+  ASSERT_TRUE(pool->add_request(RequestId(1), params));
+  ASSERT_TRUE(pool->add_request(RequestId(2), {}));
+  const StepRow draw = row(1, {.samples = true}), quiet = row(2, {});
+  ASSERT_TRUE(pool->admit(draw));
+  ASSERT_TRUE(pool->admit(quiet));
+  plan(*pool, {draw, quiet}, 0);
+  const SamplerRow first = pool->rows(0)[0];
+  EXPECT_EQ(first.temperature, 0.5f);
+  EXPECT_EQ(first.top_k, 3);
+  EXPECT_EQ(first.top_p, 0.25f);
+  EXPECT_EQ(first.min_p, 0.125f);
+  EXPECT_EQ(first.repetition_penalty, 2.0f);
+  EXPECT_EQ(first.seed, 99u);
+  EXPECT_EQ(first.offset, 0u);
+  ASSERT_TRUE(pool->admit(draw));
+  plan(*pool, {draw}, 1);
+  EXPECT_EQ(pool->rows(1)[0].offset, 1u);
+  pool->commit(draw);
+  pool->rollback(draw);
+  ASSERT_TRUE(pool->admit(draw));
+  plan(*pool, {quiet, draw}, 0);
+  EXPECT_EQ(pool->rows(0)[1].offset, 1u) << "the draw that was rolled back is drawn again";
+  EXPECT_EQ(pool->rows(0)[0].offset, 0u);
+}
+
+TEST_F(ResourceTest, StateIsZeroedWhenClaimedAndForked) {
+  auto made = StateSlots::create("s", {{"x", {2}, DType::f32}, {"y", {1}, DType::i32}}, 2, kLimits, *device_);
+  ASSERT_TRUE(made);
+  StateSlots& pool = **made;
+  ASSERT_TRUE(pool.add_request(RequestId(1), {}));
+  plan(pool, {row(1, {.label = 0}), row(1, {.label = 1}), row(1, {.label = 5})}, 0);
+  const auto slots = pool.slot_index_on_host(0);
+  EXPECT_NE(slots[0], slots[1]);
+  EXPECT_EQ(slots[2], slots[1]);
+  float* x = pool.tensor(0).at(slots[0]).data<float>();
+  EXPECT_EQ(x[0], 0.0f);
+  x[0] = 3;
+  x[1] = 4;
+  ASSERT_TRUE(pool.fork(RequestId(1), 0, 1, {}));
+  EXPECT_EQ(pool.tensor(0).at(slots[1]).data<float>()[1], 4.0f);
+  pool.remove_request(RequestId(1));
+  ASSERT_TRUE(pool.add_request(RequestId(2), {}));
+  ASSERT_TRUE(pool.add_request(RequestId(3), {}));
+  EXPECT_FALSE(pool.add_request(RequestId(4), {}));
+  for (std::int64_t slot = 0; slot < pool.tensor(0).dim(0); ++slot)
+    EXPECT_EQ(pool.tensor(0).at(slot).data<float>()[0], 0.0f) << slot;
+}
+
+}  // namespace
+}  // namespace mstar::resource
