@@ -34,6 +34,8 @@ std::vector<std::int32_t> expected_tokens(const DecodeRequest& request) {
   return out;
 }
 
+constexpr std::int32_t kPadding = 7;
+
 // What a kernel of the body below sees: device pointers and the sizes of its launch.
 struct Kernel {
   const std::int32_t* ids;
@@ -43,6 +45,7 @@ struct Kernel {
   int num_rows;
   std::int32_t* tokens;
   std::int32_t* echo;
+  int* num_bad_padding;
 
   float& cell(int row, int position) const {
     const std::int32_t page = kv.page_table[row * kv.max_pages + position / kv.page_tokens];
@@ -50,6 +53,8 @@ struct Kernel {
   }
   void operator()() const {
     for (int r = 0; r < num_rows; ++r) {
+      if (kv.page_table[r * kv.max_pages] == 0)
+        *num_bad_padding += ids[offsets[r]] != kPadding || kv.lengths[r] != 1 || positions[offsets[r]] != 0;
       for (int t = offsets[r]; t < offsets[r + 1]; ++t) cell(r, positions[t]) = static_cast<float>(ids[t]);
       std::int64_t sum = 0;
       for (int p = 0; p < kv.lengths[r]; ++p) sum += static_cast<std::int64_t>(cell(r, p));
@@ -62,12 +67,14 @@ struct Kernel {
 struct Recorded {
   std::vector<int> rows;              // of each forward that ran
   std::set<const void*> ids, tokens;  // memory that it was given
+  int num_bad_padding = 0;            // rows of no request that held something else than padding
 };
 
 // A decoder whose "kernel" is queued on the DeferredDevice.
 class CountingBody final : public ComponentBody {
  public:
-  CountingBody(const DecoderDecl& d, Recorded& log) : d_(d), log_(log), padding_(HostValue::i32(kPadding)) {}
+  CountingBody(const DecoderDecl& d, Recorded& log)
+      : d_(d), log_(log), padding_(HostValue::i32(std::vector<std::int32_t>{kPadding})) {}
   std::vector<SlotSpec> input_slots() const override { return {{.name = "ids", .dtype = DType::i32, .max_items = 64}}; }
   std::vector<SlotSpec> output_slots() const override {
     return {{.name = "echo", .dtype = DType::i32}, {.name = "token", .dtype = DType::i32, .to_host = true}};
@@ -88,13 +95,13 @@ class CountingBody final : public ComponentBody {
     log_.tokens.insert(step.output(1).pointer);
     static_cast<DeferredDevice&>(step.ops().device)
         .launch(Kernel{step.input(0).data<std::int32_t>(), rows.offsets, kv.positions(slot), kv.view(0, slot),
-                       step.num_rows(), step.output(1).data<std::int32_t>(), step.output(0).data<std::int32_t>()});
+                       step.num_rows(), step.output(1).data<std::int32_t>(), step.output(0).data<std::int32_t>(),
+                       &log_.num_bad_padding});
     return fail ? Status(*fail) : ok_status();
   }
   std::optional<Error> fail;
 
  private:
-  static constexpr std::int32_t kPadding[] = {7};
   static RowDemand demand(const Value* ids, int tokens) {
     RowDemand out;
     out.resources.tokens = tokens;
@@ -137,6 +144,7 @@ class EngineOnADeferredDevice : public testing::Test {
         EXPECT_EQ(usage.used, 0);
       }
     }
+    EXPECT_EQ(log_.num_bad_padding, 0);
   }
   static std::vector<DecodeRequest> some_requests(int count, int max_tokens) {
     std::vector<DecodeRequest> out;
