@@ -9,6 +9,8 @@ target_compile_options(mstar_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror -Wno-missing-field-initializers>)
 # g++ 12 at -O3 warns of overlaps inside std::string and of empty std::optionals that it thinks are read (GCC bugs 105651, 80635).
 target_compile_options(mstar_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict -Wno-maybe-uninitialized>)
+# Host code of .cu files; -Werror would also hit what nvcc generates.
+target_compile_options(mstar_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
 if(MSTAR_SANITIZE)
   target_compile_options(mstar_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${MSTAR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)

@@ -35,9 +35,12 @@ class Event {
   virtual bool reached() const = 0;
   // Later work of `stream` waits for the recorded point.
   virtual void wait_on(Stream stream) = 0;
+  // Microseconds of the device's clock between two reached points; both events were made with `timed`, else 0.
+  virtual double us_since(const Event& earlier) const = 0;
 };
 
-// A device-side work graph recorded from a stream, replayed with one launch.
+// A device-side work graph recorded from a stream, replayed with one launch. Reads and writes the memory that was bound
+// when it was recorded. Thread: the owner of the stream.
 class CapturedGraph {
  public:
   virtual ~CapturedGraph() = default;
@@ -52,20 +55,24 @@ class Device {
   // For people: processor or GPU name with its memory.
   virtual std::string description() const = 0;
   virtual std::size_t total_bytes() const = 0;
-  // Bytes are 256-aligned. exhausted when it cannot be had. Thread: any.
+  // Bytes are 256-aligned. exhausted when it cannot be had; internal under capture. Thread: any.
   virtual Result<void*> allocate(std::size_t bytes) = 0;
   virtual void release(void* pointer) = 0;
   // Pinned where the device can use it.
   virtual Result<void*> allocate_host(std::size_t bytes) = 0;
   virtual void release_host(void* pointer) = 0;
+  // Allocations since the start, of device and of pinned memory: what must stand still once steps are warm.
+  virtual std::int64_t num_allocations() const = 0;
+  // Also makes the device the calling thread's current one, so that ops may launch on the stream.
   virtual Stream default_stream() = 0;
-  virtual Result<std::unique_ptr<Event>> make_event() = 0;
+  virtual Result<std::unique_ptr<Event>> make_event(bool timed = false) = 0;
   // Copies between host and device or within the device, ordered on `stream`; host memory should be pinned.
   virtual void copy_to_device(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
   virtual void copy_within(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
   virtual void fill_zero(void* to, std::size_t bytes, Stream stream) = 0;
   virtual void synchronize(Stream stream) = 0;
+  // Between begin and end the stream's work is recorded, not run; allocations and waits are refused.
   virtual bool supports_capture() const { return false; }
   virtual Status begin_capture(Stream) { return internal_error("this device does not capture graphs"); }
   virtual Result<std::unique_ptr<CapturedGraph>> end_capture(Stream) {

@@ -13,16 +13,30 @@ BufferPool::Block::~Block() {
   if (pool) pool->give_back(pointer, bytes);
 }
 
-Result<std::shared_ptr<BufferPool::Block>> BufferPool::take(std::size_t bytes) {
-  // Eight classes per power of two waste at most an eighth and keep the number of classes small.
+namespace {
+
+// Eight classes per power of two waste at most an eighth and keep the number of classes small.
+std::size_t class_of(std::size_t bytes) {
   const std::size_t unit = std::max<std::size_t>(256, std::bit_floor(bytes | 1) / 8);
-  const std::size_t size = (bytes + unit - 1) / unit * unit;
+  return std::max<std::size_t>(1, (bytes + unit - 1) / unit) * unit;
+}
+
+// A free block that is so much larger still serves: small steps reuse what the largest one left.
+constexpr std::size_t kMaxExcess = 16;
+
+}  // namespace
+
+Result<std::shared_ptr<BufferPool::Block>> BufferPool::take(std::size_t bytes) {
+  std::size_t size = class_of(bytes);
   auto block = std::make_shared<Block>();
   {
     std::lock_guard lock(mutex_);
-    if (const auto it = free_.find(size); it != free_.end() && !it->second.empty()) {
+    for (auto it = free_.lower_bound(size); it != free_.end() && it->first <= size * kMaxExcess; ++it) {
+      if (it->second.empty()) continue;
       block->pointer = it->second.back();
       it->second.pop_back();
+      size = it->first;
+      break;
     }
   }
   if (!block->pointer) {
@@ -34,6 +48,15 @@ Result<std::shared_ptr<BufferPool::Block>> BufferPool::take(std::size_t bytes) {
   block->bytes = size;
   block->pool = shared_from_this();
   return block;
+}
+
+Status BufferPool::reserve(std::span<const std::size_t> sizes) {
+  std::vector<std::shared_ptr<Block>> taken;
+  for (const std::size_t bytes : sizes) {
+    MSTAR_TRY_ASSIGN(auto block, take(bytes));
+    taken.push_back(std::move(block));
+  }
+  return ok_status();
 }
 
 void BufferPool::give_back(void* pointer, std::size_t bytes) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "mstar/base/value.h"
@@ -30,6 +31,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   };
   // Owners of a block: the row buffers cut from it.
   Result<std::shared_ptr<Block>> take(std::size_t bytes);
+  // Allocates what it takes to hold blocks of all these sizes at once.
+  Status reserve(std::span<const std::size_t> sizes);
   Device& device() { return device_; }
   std::int64_t num_allocations() const;  // fresh ones, for the step-path counter
   std::size_t held_bytes() const;

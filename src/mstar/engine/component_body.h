@@ -61,6 +61,15 @@ struct RowDemand {
   resource::RowDemand resources;
   std::vector<SlotSource> sources;
   std::vector<SlotResult> results;
+  std::uint64_t shape_key = 0;  // what else must agree in a captured step: latent height and width, say
+  bool may_replay = true;       // false: the forward reads this row on the host, so its step runs eagerly
+};
+
+// A kind of step that may be captured: what each of its rows asks for. Also the demand of the rows that it is recorded
+// with and padded with.
+struct CaptureSpec {
+  decl::WalkRef walk = {};  // none: rows of any walk
+  RowDemand row;            // its sources name values on the host that the body owns, alike in all its specs
 };
 
 // The batch as the forward sees it.
@@ -95,7 +104,12 @@ class ComponentBody {
   virtual std::vector<SlotSpec> output_slots() const = 0;
   // What this row needs. An Error fails the row. Host only; microseconds.
   virtual Result<RowDemand> declare(const RowInputs& row) = 0;
-  // Arena bytes that one step of this size needs. Host only.
+  // The kinds of step whose forward reads their rows through device memory alone: inputs, plan buffers, resources. On a
+  // device that captures, such a forward is recorded once for each bucket of Capture::rows and each plan slot, with rows
+  // of no request (their RowInputs name no run), and replayed for batches of up to as many rows. It must not allocate,
+  // wait, or read what the host changes.
+  virtual std::vector<CaptureSpec> captures() const { return {}; }
+  // Arena bytes that one step of this size needs, for use within one slice. Host only.
   virtual std::size_t workspace_bytes(int rows, int tokens) const = 0;
   // A forward of n > 1 slices is run slice by slice; between two of them the worker may run other components.
   virtual int num_slices() const { return 1; }

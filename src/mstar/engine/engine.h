@@ -1,6 +1,7 @@
 // Runs one component: declare -> admit -> gather -> plan -> forward -> finish, for batches of rows in any state.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +11,8 @@
 
 #include "mstar/engine/buffers.h"
 #include "mstar/engine/component_body.h"
+#include "mstar/engine/lease.h"
+#include "mstar/engine/slot_memory.h"
 
 namespace mstar::engine {
 
@@ -48,7 +51,10 @@ struct StepCounters {
   std::int64_t num_tokens = 0;
   std::int64_t num_replays = 0;  // captured graphs
   std::int64_t num_eager = 0;
-  std::int64_t num_allocations = 0;  // fresh output buffers
+  std::int64_t num_allocations = 0;  // of device or pinned memory, by steps
+  std::int64_t num_padding_rows = 0;
+  std::int64_t num_dropped_rows = 0;  // launched for a request that had ended
+  std::int64_t num_host_syncs = 0;    // waits for the device
 };
 
 class Step;  // a batch between prepare and finish
@@ -63,12 +69,20 @@ class Engine {
     resource::PoolLimits limits;
     std::shared_ptr<BufferPool> buffers;
     ThreadPool* pool = nullptr;
+    // Shared by the engines of one device, whose steps follow each other on one stream; null: the engine has its own. A
+    // shared one must be sealed before the first step.
+    std::shared_ptr<ActivationArena> arena = nullptr;
   };
   static Result<std::unique_ptr<Engine>> create(const decl::Decl& decl, decl::ComponentRef component, Options options,
                                                 ResourceSet& resources, weights::WeightMap& weights, Device& device);
   ~Engine();
 
-  // Rows in the order of the input. `waiting` could not be admitted now and keep their inputs; `failed` are over.
+  // Records the graphs of Capture::rows, once every engine of the device stands (so that they all fit). A no-op on a
+  // device that does not capture; buckets that cannot be recorded are logged and run eagerly. exhausted.
+  Status capture();
+
+  // Rows in the order of the input. `waiting` could not be admitted now (or two steps are in flight) and keep their
+  // inputs; `failed` are over.
   struct Prepared {
     StepPtr step;  // null when no row was admitted
     std::vector<RowInputs> waiting;
@@ -77,7 +91,16 @@ class Engine {
   Prepared prepare(std::vector<RowInputs> rows);
   // Runs the next slice; true when the forward is launched whole. After an Error the step must still be finished.
   Result<bool> advance(Step& step);
+  // The outputs of a launched step before the host has them: values on the device, in the order of its stream, with
+  // which the next step can be prepared and launched. What the forward said of its rows (errors, stopped loops) is there.
+  std::vector<RowResult> promised(Step& step);
+  // The row was launched although its request has ended since: it is rolled back when the step finishes, and gives no
+  // outputs. Rows that the step does not hold are ignored.
+  void drop(Step& step, RequestId request);
+  // Blocks until the device is done with a launched step, the one wait of a step loop. finish does it too.
+  void wait(Step& step);
   // Waits for the device, commits, and gives each row its outputs. On a failed forward every row carries the error.
+  // Steps finish in the order in which they were prepared.
   std::vector<RowResult> finish(StepPtr step);
 
   void forget(RequestId request) { body_->forget(request); }
@@ -85,14 +108,35 @@ class Engine {
   decl::ComponentRef component() const { return component_; }
   const StepCounters& counters() const { return counters_; }
   std::size_t weight_bytes() const { return body_->weight_bytes(); }
-  std::size_t arena_bytes() const { return arena_bytes_; }
+  std::size_t arena_bytes() const { return arena_->bytes(); }
+  // Captured sizes, and the nodes of the graph of one; empty and 0 where nothing is captured.
+  const BucketTable& buckets() const { return buckets_; }
+  std::size_t num_graph_nodes(int bucket) const;
 
  private:
   Engine(const decl::Decl& decl, decl::ComponentRef component, Options options, ResourceSet& resources, Device& device);
+  bool on_cpu() const { return device_.id().backend == Backend::cpu; }
   Result<RowDemand> declare(const RowInputs& row);
   Result<resource::Admit> admit(const resource::StepRow& row);
+  void admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out);
+  // engine_io.cc
   Status gather(Step& step);
   Status allocate_outputs(Step& step);
+  Status read_back(Step& step);
+  std::vector<Values> outputs_of(const Step& step, int row, bool on_host) const;
+  // engine_capture.cc
+  bool matches(const RowInputs& row, const RowDemand& demand, const CaptureSpec& spec) const;
+  void lease(Step& step);
+  Status allocate_static_memory(int max_rows);
+  Result<std::unique_ptr<CapturedGraph>> record(const CaptureSpec& spec, int rows, int slot);
+  Status run_slices(Step& step);
+  Status replay(Step& step);
+  Status reserve_buffers();
+
+  struct Graphs {
+    int spec = 0;  // index into captures_
+    std::array<std::unique_ptr<CapturedGraph>, resource::kNumSlots> by_slot;
+  };
 
   const decl::Decl& decl_;
   const decl::DeviceComponent& spec_;
@@ -102,10 +146,13 @@ class Engine {
   Device& device_;
   std::unique_ptr<ComponentBody> body_;
   std::vector<SlotSpec> input_slots_, output_slots_;
-  void* arena_memory_ = nullptr;
-  std::size_t arena_bytes_ = 0;
-  int first_plan_slot_ = 0;
-  int next_plan_slot_ = 0;
+  std::shared_ptr<ActivationArena> arena_;
+  int first_plan_slot_ = 0;  // of the resources
+  PlanSlots slots_;
+  std::array<SlotMemory, resource::kNumSlots> memory_;
+  std::vector<CaptureSpec> captures_;
+  BucketTable buckets_;
+  std::vector<Graphs> graphs_;  // by bucket
   StepCounters counters_;
 };
 

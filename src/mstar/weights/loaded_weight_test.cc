@@ -29,7 +29,8 @@ class CopyingDevice final : public Device {
     cpu_->release(pointer);
   }
   Stream default_stream() override { return {}; }
-  Result<std::unique_ptr<Event>> make_event() override { return cpu_->make_event(); }
+  Result<std::unique_ptr<Event>> make_event(bool timed) override { return cpu_->make_event(timed); }
+  std::int64_t num_allocations() const override { return cpu_->num_allocations(); }
   void copy_to_device(void* to, const void* from, std::size_t bytes, Stream) override {
     ++num_copies;
     copied_bytes += bytes;

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -12,10 +14,16 @@ namespace {
 
 class ReachedEvent final : public Event {
  public:
-  void record(Stream) override {}
+  void record(Stream) override { at_ = std::chrono::steady_clock::now(); }
   void wait() override {}
   bool reached() const override { return true; }
   void wait_on(Stream) override {}
+  double us_since(const Event& earlier) const override {
+    return std::chrono::duration<double, std::micro>(at_ - static_cast<const ReachedEvent&>(earlier).at_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point at_;
 };
 
 std::string processor_name() {
@@ -39,16 +47,17 @@ class CpuDevice final : public Device {
     return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
   }
   Result<void*> allocate(std::size_t bytes) override {
-    void* pointer = ::operator new (bytes ? bytes : 1, std::align_val_t{256}, std::nothrow);
-    if (!pointer)
-      return exhausted("no memory for " + std::to_string(bytes) + " bytes; lower --memory or the limits in the config");
+    void* pointer = ::operator new(bytes ? bytes : 1, std::align_val_t{256}, std::nothrow);
+    if (!pointer) return exhausted("no memory for " + std::to_string(bytes) + " bytes; lower --memory or the limits in the config");
+    num_allocations_.fetch_add(1, std::memory_order_relaxed);
     return pointer;
   }
-  void release(void* pointer) override { ::operator delete (pointer, std::align_val_t{256}); }
+  void release(void* pointer) override { ::operator delete(pointer, std::align_val_t{256}); }
   Result<void*> allocate_host(std::size_t bytes) override { return allocate(bytes); }
   void release_host(void* pointer) override { release(pointer); }
+  std::int64_t num_allocations() const override { return num_allocations_.load(std::memory_order_relaxed); }
   Stream default_stream() override { return {}; }
-  Result<std::unique_ptr<Event>> make_event() override { return std::unique_ptr<Event>(new ReachedEvent); }
+  Result<std::unique_ptr<Event>> make_event(bool) override { return std::unique_ptr<Event>(new ReachedEvent); }
   void copy_to_device(void* to, const void* from, std::size_t bytes, Stream) override { move(to, from, bytes); }
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream) override { move(to, from, bytes); }
   void copy_within(void* to, const void* from, std::size_t bytes, Stream) override { move(to, from, bytes); }
@@ -61,6 +70,7 @@ class CpuDevice final : public Device {
   static void move(void* to, const void* from, std::size_t bytes) {
     if (bytes) std::memmove(to, from, bytes);
   }
+  std::atomic<std::int64_t> num_allocations_{0};
 };
 
 }  // namespace

@@ -9,7 +9,12 @@ namespace mstar {
 namespace {
 
 constexpr Kernel<DenseAttentionArgs> kDense[] = {{"cpu", Backend::cpu, nullptr, attention_dense_cpu}};
-constexpr Kernel<PagedAttentionArgs> kPaged[] = {{"cpu", Backend::cpu, nullptr, attention_paged_cpu}};
+constexpr Kernel<PagedAttentionArgs> kPaged[] = {
+    {"cpu", Backend::cpu, nullptr, attention_paged_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, attention_paged_cuda_fits, attention_paged_cuda},
+#endif
+};
 constexpr Kernel<SlotAttentionArgs> kSlots[] = {{"cpu", Backend::cpu, nullptr, attention_slots_cpu}};
 
 Status check_queries(const TensorView& q, const TensorView& out, const RaggedView& rows, float scale,

@@ -6,10 +6,30 @@
 
 namespace mstar {
 namespace {
-constexpr Kernel<AddArgs> kAdd[] = {{"cpu", Backend::cpu, nullptr, add_cpu}};
-constexpr Kernel<ActivateArgs> kActivate[] = {{"cpu", Backend::cpu, nullptr, activate_cpu}};
-constexpr Kernel<SiluMulArgs> kSiluMul[] = {{"cpu", Backend::cpu, nullptr, silu_mul_cpu}};
-constexpr Kernel<SoftmaxArgs> kSoftmax[] = {{"cpu", Backend::cpu, nullptr, softmax_cpu}};
+constexpr Kernel<AddArgs> kAdd[] = {
+    {"cpu", Backend::cpu, nullptr, add_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, nullptr, add_cuda},
+#endif
+};
+constexpr Kernel<ActivateArgs> kActivate[] = {
+    {"cpu", Backend::cpu, nullptr, activate_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, nullptr, activate_cuda},
+#endif
+};
+constexpr Kernel<SiluMulArgs> kSiluMul[] = {
+    {"cpu", Backend::cpu, nullptr, silu_mul_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, nullptr, silu_mul_cuda},
+#endif
+};
+constexpr Kernel<SoftmaxArgs> kSoftmax[] = {
+    {"cpu", Backend::cpu, nullptr, softmax_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, nullptr, softmax_cuda},
+#endif
+};
 }  // namespace
 
 Status add(OpContext& context, const AddArgs& args) {

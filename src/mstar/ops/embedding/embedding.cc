@@ -7,7 +7,12 @@
 namespace mstar {
 namespace {
 
-constexpr Kernel<EmbeddingArgs> kKernels[] = {{"cpu", Backend::cpu, nullptr, embedding_cpu}};
+constexpr Kernel<EmbeddingArgs> kKernels[] = {
+    {"cpu", Backend::cpu, nullptr, embedding_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, nullptr, embedding_cuda},
+#endif
+};
 
 bool is_table_of(const TensorView& table, std::int64_t width) {
   const bool dtype_fits =

@@ -5,4 +5,6 @@
 
 namespace mstar {
 Status embedding_cpu(OpContext& context, const EmbeddingArgs& args);
+// Defined where the build has CUDA.
+Status embedding_cuda(OpContext& context, const EmbeddingArgs& args);
 }

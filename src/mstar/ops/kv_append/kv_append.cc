@@ -8,7 +8,12 @@
 namespace mstar {
 namespace {
 
-constexpr Kernel<KvAppendArgs> kAppend[] = {{"cpu", Backend::cpu, nullptr, kv_append_cpu}};
+constexpr Kernel<KvAppendArgs> kAppend[] = {
+    {"cpu", Backend::cpu, nullptr, kv_append_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, nullptr, kv_append_cuda},
+#endif
+};
 constexpr Kernel<KvStoreArgs> kStore[] = {{"cpu", Backend::cpu, nullptr, kv_store_cpu}};
 
 Status check_tokens(const TensorView& k, const TensorView& v, const TensorView& keys, const TensorView& values,

@@ -14,7 +14,7 @@ struct KvAppendArgs {
 };
 
 // Token i of row r, which has n tokens here, goes to position kv.lengths[r] - n + i of its pages.
-// Errors: internal (shapes, or a position outside the page table). No workspace.
+// Errors: internal (shapes, or a position outside the page table; on CUDA such a token is not written). No workspace.
 Status kv_append(OpContext& context, const KvAppendArgs& args);
 
 struct KvStoreArgs {

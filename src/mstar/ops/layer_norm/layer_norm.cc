@@ -6,7 +6,12 @@
 
 namespace mstar {
 namespace {
-constexpr Kernel<LayerNormArgs> kKernels[] = {{"cpu", Backend::cpu, nullptr, layer_norm_cpu}};
+constexpr Kernel<LayerNormArgs> kKernels[] = {
+    {"cpu", Backend::cpu, nullptr, layer_norm_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, nullptr, layer_norm_cuda},
+#endif
+};
 }
 
 Status layer_norm(OpContext& context, const LayerNormArgs& args) {

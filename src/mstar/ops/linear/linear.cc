@@ -12,6 +12,9 @@ bool has_i8_weight(const OpContext&, const LinearArgs& args) { return args.weigh
 constexpr Kernel<LinearArgs> kKernels[] = {
     {"cpu_i8", Backend::cpu, has_i8_weight, linear_cpu_i8},
     {"cpu_float", Backend::cpu, nullptr, linear_cpu_float},
+#ifdef MSTAR_CUDA
+    {"cuda_rows", Backend::cuda, nullptr, linear_cuda},
+#endif
 };
 
 }  // namespace

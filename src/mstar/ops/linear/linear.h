@@ -15,8 +15,9 @@ struct LinearSource {
   const float* row_scale = nullptr;  // [rows]; real weight = i8 * row_scale. Needed for i8, not allowed otherwise.
 };
 
-// A weight prepared once at load: columns of W^T in panels of kPanel outputs, each [K][kPanel] (i8: [K/4][kPanel][4]),
-// the last panel padded with zeros. Move-only; thread: any for const use.
+// A weight prepared once at load. On the CPU: columns of W^T in panels of kPanel outputs, each [K][kPanel] (i8:
+// [K/4][kPanel][4]), the last panel padded with zeros. On CUDA: W as it is, [N, K] row-major. Move-only; thread: any for
+// const use.
 class LinearWeight {
  public:
   static constexpr int kPanel = 32;
@@ -24,7 +25,7 @@ class LinearWeight {
   LinearWeight() = default;
   // Stacks the rows of `sources` (equal K), for instance query, key and value projections. `storage` is f32, f16, bf16
   // or i8: rounded to nearest even; to i8 by row with scale max|w| / 127 (an i8 source keeps its own numbers and
-  // scales). Errors: bad_model (dtype, shape or scale), exhausted.
+  // scales). The sources are on the host. Errors: bad_model (dtype, shape or scale; i8 on CUDA), exhausted.
   static Result<LinearWeight> pack(Device& device, std::span<const LinearSource> sources, DType storage);
   static Result<LinearWeight> pack(Device& device, const LinearSource& source, DType storage) {
     return pack(device, std::span<const LinearSource>(&source, 1), storage);
@@ -39,6 +40,9 @@ class LinearWeight {
   std::size_t bytes() const { return panels_.bytes() + scales_.bytes() + sums_.bytes(); }
   explicit operator bool() const { return static_cast<bool>(panels_); }
 
+  // CUDA: [N, K] on the device.
+  const void* rows() const { return panels_.view().pointer; }
+  // From here on the CPU's.
   const void* panel(std::int64_t index) const {
     return panels_.view().data<std::byte>() + static_cast<std::size_t>(index) * panel_bytes();
   }
@@ -51,6 +55,8 @@ class LinearWeight {
   void read_row(std::int64_t output, float* to) const;
 
  private:
+  Status upload_rows(Device& device, std::span<const LinearSource> sources);
+
   Tensor panels_;
   Tensor scales_;
   Tensor sums_;
@@ -69,8 +75,8 @@ struct LinearArgs {
   TensorView out;  // [M, N] f32; rows may lie apart; must not overlap x
 };
 
-// Each output is one chain of fused multiply-adds over k = 0..K-1 in f32, whatever M is; weights of 16 bits are
-// widened. i8 weights: a row of x is rounded to i8 with scale max|x| / 127 and the sum is exact in i32. Thread: the
+// Each output is one chain of fused multiply-adds over k = 0..K-1 in f32, whatever M is (on CUDA 32 chains, added by a
+// fixed tree); weights of 16 bits are widened. i8 weights: a row of x is rounded to i8 with scale max|x| / 127 and the sum is exact in i32. Thread: the
 // step's owner. Cost: M N K multiply-adds; reads the weight once for M <= 8. Errors: internal (shapes).
 Status linear(OpContext& context, const LinearArgs& args);
 // Arena bytes that a call takes and gives back.

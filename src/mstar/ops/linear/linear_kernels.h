@@ -1,4 +1,4 @@
-// The CPU kernels of linear: what its table names, and the pieces that linear_drive.cc puts together.
+// The kernels of linear: what its table names, and the pieces that linear_drive.cc puts together.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,8 @@ namespace mstar {
 
 Status linear_cpu_float(OpContext& context, const LinearArgs& args);
 Status linear_cpu_i8(OpContext& context, const LinearArgs& args);
+// Defined where the build has CUDA. Weights of f32, f16 and bf16.
+Status linear_cuda(OpContext& context, const LinearArgs& args);
 std::size_t linear_cpu_workspace_bytes(const LinearWeight& weight, std::int64_t num_rows, int num_threads);
 
 // A tile multiplies rows of `a` with the steps of one panel. A word is 4 bytes: a float, or four i8 (u8 with 128 added

@@ -78,6 +78,29 @@ Status check_sources(std::span<const LinearSource> sources, DType storage) {
 
 }  // namespace
 
+Status LinearWeight::upload_rows(Device& device, std::span<const LinearSource> sources) {
+  if (storage_ == DType::i8) return bad_model("i8 weights do not run on CUDA yet; ask for bf16");
+  MSTAR_TRY_ASSIGN(panels_, Tensor::allocate(device, storage_, {num_outputs_, num_inputs_}));
+  const std::size_t row_bytes = static_cast<std::size_t>(num_inputs_) * dtype_bytes(storage_);
+  std::vector<std::byte> rows(panels_.bytes());
+  std::vector<float> wide(static_cast<std::size_t>(num_inputs_));
+  std::byte* to = rows.data();
+  for (const LinearSource& source : sources) {
+    for (std::int64_t row = 0; row < source.weight.dim(0); ++row, to += row_bytes) {
+      widen_row(source, row, wide);
+      if (storage_ == DType::f32) std::memcpy(to, wide.data(), row_bytes);
+      for (std::size_t i = 0; storage_ != DType::f32 && i < wide.size(); ++i) {
+        const std::uint16_t bits = storage_ == DType::f16 ? to_half(wide[i]).bits : to_bfloat16(wide[i]).bits;
+        std::memcpy(to + i * sizeof(bits), &bits, sizeof(bits));
+      }
+    }
+  }
+  const Stream stream = device.default_stream();
+  device.copy_to_device(panels_.view().pointer, rows.data(), rows.size(), stream);
+  device.synchronize(stream);
+  return ok_status();
+}
+
 Result<LinearWeight> LinearWeight::pack(Device& device, std::span<const LinearSource> sources, DType storage) {
   MSTAR_TRY(check_sources(sources, storage));
   LinearWeight out;
@@ -85,6 +108,10 @@ Result<LinearWeight> LinearWeight::pack(Device& device, std::span<const LinearSo
   out.num_inputs_ = sources[0].weight.dim(1);
   out.padded_inputs_ = storage == DType::i8 ? (out.num_inputs_ + 3) / 4 * 4 : out.num_inputs_;
   for (const LinearSource& source : sources) out.num_outputs_ += source.weight.dim(0);
+  if (device.id().backend == Backend::cuda) {
+    MSTAR_TRY(out.upload_rows(device, sources));
+    return out;
+  }
   const std::int64_t padded_outputs = out.num_panels() * kPanel;
   MSTAR_TRY_ASSIGN(out.panels_, Tensor::allocate(device, storage, {out.num_panels(), out.padded_inputs_, kPanel}));
   std::memset(out.panels_.view().pointer, 0, out.panels_.bytes());

@@ -6,7 +6,12 @@
 
 namespace mstar {
 namespace {
-constexpr Kernel<RmsNormArgs> kKernels[] = {{"cpu", Backend::cpu, nullptr, rms_norm_cpu}};
+constexpr Kernel<RmsNormArgs> kKernels[] = {
+    {"cpu", Backend::cpu, nullptr, rms_norm_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, nullptr, rms_norm_cuda},
+#endif
+};
 }
 
 Status rms_norm(OpContext& context, const RmsNormArgs& args) {

@@ -5,4 +5,6 @@
 
 namespace mstar {
 Status rms_norm_cpu(OpContext& context, const RmsNormArgs& args);
+// Defined where the build has CUDA.
+Status rms_norm_cuda(OpContext& context, const RmsNormArgs& args);
 }

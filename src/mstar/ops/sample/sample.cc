@@ -6,7 +6,12 @@
 
 namespace mstar {
 namespace {
-constexpr Kernel<SampleArgs> kSample[] = {{"cpu", Backend::cpu, nullptr, sample_cpu}};
+constexpr Kernel<SampleArgs> kSample[] = {
+    {"cpu", Backend::cpu, nullptr, sample_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, sample_cuda_fits, sample_cuda},
+#endif
+};
 constexpr Kernel<TokenProbabilityArgs> kProbabilities[] = {{"cpu", Backend::cpu, nullptr, token_probabilities_cpu}};
 }  // namespace
 

@@ -5,5 +5,8 @@
 
 namespace mstar {
 Status sample_cpu(OpContext& context, const SampleArgs& args);
+// Defined where the build has CUDA. The largest logit of rows without masks or penalties.
+bool sample_cuda_fits(const OpContext& context, const SampleArgs& args);
+Status sample_cuda(OpContext& context, const SampleArgs& args);
 Status token_probabilities_cpu(OpContext& context, const TokenProbabilityArgs& args);
 }  // namespace mstar

@@ -1,0 +1,43 @@
+// What the parts of the CUDA slice's check share.
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mstar/device/device.h"
+
+namespace mstar::bench {
+
+// Prints each check as it comes and counts. Thread: one.
+class Report {
+ public:
+  void section(const char* title) { std::printf("\n== %s\n", title); }
+  bool check(bool good, const std::string& what, const std::string& detail = {}) {
+    std::printf("%s  %s%s%s\n", good ? "ok  " : "FAIL", what.c_str(), detail.empty() ? "" : ": ", detail.c_str());
+    std::fflush(stdout);
+    ++(good ? num_passed : num_failed);
+    if (!good) failures.push_back(what);
+    return good;
+  }
+  int num_passed = 0, num_failed = 0;
+  std::vector<std::string> failures;
+  std::vector<std::string> table;  // printed last
+};
+
+template <class... Args>
+std::string text(const char* format, Args... args) {
+  char out[512];
+  std::snprintf(out, sizeof(out), format, args...);
+  return out;
+}
+
+// Every CUDA kernel against the CPU's on the ops' case lists, and the same bits for a row in any batch.
+void check_ops(Report& report, Device& cuda);
+// The toy decoder: CPU, eager CUDA, captured CUDA.
+void check_decoder(Report& report, Device& cuda);
+// Host and device time of a step. `num_tokens` per request.
+void measure_steps(Report& report, Device& cuda, int num_tokens);
+
+}  // namespace mstar::bench

@@ -1,0 +1,19 @@
+// NVIDIA GPUs as devices. In a build without CUDA the functions are there and say so.
+#pragma once
+
+#include <memory>
+
+#include "mstar/device/device.h"
+
+namespace mstar {
+
+// CUDA devices that this process sees; 0 without a driver or in a build without CUDA. Thread: any.
+int num_cuda_devices();
+
+// One stream, which does not wait for the legacy stream; pinned host memory; graphs. Calls that a healthy device cannot
+// fail end the process with CUDA's error text: such errors stick to the process (a kernel read foreign memory, the
+// device fell off the bus), and only a new process gets the device back. Errors: unavailable (no such device, no
+// driver, no CUDA in this build, another architecture than the kernels').
+Result<std::unique_ptr<Device>> make_cuda_device(int index);
+
+}  // namespace mstar

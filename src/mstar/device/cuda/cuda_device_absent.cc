@@ -1,0 +1,11 @@
+#include "mstar/device/cuda/cuda_device.h"
+
+namespace mstar {
+
+int num_cuda_devices() { return 0; }
+
+Result<std::unique_ptr<Device>> make_cuda_device(int) {
+  return unavailable("this program was built without CUDA; build the preset 'cuda'");
+}
+
+}  // namespace mstar

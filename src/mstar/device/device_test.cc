@@ -1,0 +1,80 @@
+#include "mstar/device/device.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "mstar/device/cpu/cpu_device.h"
+#include "mstar/device/cuda/cuda_device.h"
+
+namespace mstar {
+namespace {
+
+TEST(CpuDevice, CountsAllocationsAndRefusesWhatCannotBe) {
+  auto device = make_cpu_device();
+  EXPECT_EQ(device->num_allocations(), 0);
+  auto memory = device->allocate(100);
+  ASSERT_TRUE(memory);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(*memory) % 256, 0u);
+  EXPECT_EQ(device->num_allocations(), 1);
+  device->release(*memory);
+  const auto huge = device->allocate(std::size_t{1} << 62);
+  ASSERT_FALSE(huge);
+  EXPECT_EQ(huge.error().code, Code::exhausted);
+  EXPECT_FALSE(device->supports_capture());
+  EXPECT_FALSE(device->begin_capture({}));
+}
+
+TEST(CpuDevice, EventsAreReachedAndMeasureTime) {
+  auto device = make_cpu_device();
+  auto first = device->make_event(true), second = device->make_event(true);
+  ASSERT_TRUE(first && second);
+  (*first)->record({});
+  (*second)->record({});
+  EXPECT_TRUE((*first)->reached());
+  EXPECT_GE((*second)->us_since(**first), 0);
+}
+
+// On a machine without a GPU this is all that can be said of it; with one, the rest of the test runs.
+TEST(CudaDevice, IsUnavailableWithAReasonOrWorks) {
+  const auto beyond = make_cuda_device(num_cuda_devices());
+  ASSERT_FALSE(beyond);
+  EXPECT_EQ(beyond.error().code, Code::unavailable);
+  EXPECT_FALSE(beyond.error().message.empty());
+  EXPECT_FALSE(make_cuda_device(-1));
+  if (num_cuda_devices() == 0) GTEST_SKIP() << beyond.error().message;
+
+  auto made = make_cuda_device(0);
+  ASSERT_TRUE(made) << made.error().message;
+  Device& device = **made;
+  const Stream stream = device.default_stream();
+  auto on_device = device.allocate(4096), pinned = device.allocate_host(4096);
+  ASSERT_TRUE(on_device && pinned);
+  std::memset(*pinned, 7, 4096);
+  device.copy_to_device(*on_device, *pinned, 4096, stream);
+  std::memset(*pinned, 0, 4096);
+  device.copy_to_host(*pinned, *on_device, 4096, stream);
+  device.synchronize(stream);
+  EXPECT_EQ(static_cast<const char*>(*pinned)[4095], 7);
+  const auto huge = device.allocate(std::size_t{1} << 50);
+  ASSERT_FALSE(huge);
+  EXPECT_EQ(huge.error().code, Code::exhausted);
+
+  ASSERT_TRUE(device.begin_capture(stream));
+  EXPECT_FALSE(device.allocate(16));
+  device.fill_zero(*on_device, 4096, stream);
+  device.copy_to_host(*pinned, *on_device, 4096, stream);
+  auto graph = device.end_capture(stream);
+  ASSERT_TRUE(graph) << graph.error().message;
+  EXPECT_EQ((*graph)->num_nodes(), 2u);
+  EXPECT_EQ(static_cast<const char*>(*pinned)[4095], 7);
+  ASSERT_TRUE((*graph)->launch(stream));
+  device.synchronize(stream);
+  EXPECT_EQ(static_cast<const char*>(*pinned)[4095], 0);
+  device.release(*on_device);
+  device.release_host(*pinned);
+}
+
+}  // namespace
+}  // namespace mstar

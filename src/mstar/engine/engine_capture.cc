@@ -1,0 +1,216 @@
+// Captured steps: which graphs a component has, which one a step leases, how they are recorded and replayed.
+#include <algorithm>
+#include <limits>
+
+#include "mstar/base/log.h"
+#include "mstar/engine/engine.h"
+#include "mstar/engine/step.h"
+
+namespace mstar::engine {
+namespace {
+
+// Items of each slot that one row of a captured step brings or makes.
+std::vector<std::int32_t> output_items(const RowDemand& demand, std::size_t num_slots, int rows) {
+  std::vector<std::int32_t> items(num_slots);
+  for (const SlotResult& each : demand.results) items[static_cast<std::size_t>(each.slot)] += each.items * rows;
+  return items;
+}
+
+bool same_results(const std::vector<SlotResult>& a, const std::vector<SlotResult>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const SlotResult& x, const SlotResult& y) { return x.slot == y.slot && x.items == y.items; });
+}
+
+bool same_resources(const resource::RowDemand& a, const resource::RowDemand& b) {
+  return a.tokens == b.tokens && a.context_tokens == b.context_tokens && a.samples == b.samples && a.label == b.label;
+}
+
+}  // namespace
+
+bool Engine::matches(const RowInputs& row, const RowDemand& demand, const CaptureSpec& spec) const {
+  if (!demand.may_replay || demand.shape_key != spec.row.shape_key) return false;
+  if (spec.walk.valid() && spec.walk != row.walk) return false;
+  if (!same_resources(demand.resources, spec.row.resources) || !same_results(demand.results, spec.row.results))
+    return false;
+  return std::equal(demand.sources.begin(), demand.sources.end(), spec.row.sources.begin(), spec.row.sources.end(),
+                    [&](const SlotSource& a, const SlotSource& b) {
+                      const SlotSpec& slot = input_slots_[static_cast<std::size_t>(a.slot)];
+                      return a.slot == b.slot && num_items(slot, *a.value) == num_items(slot, *b.value);
+                    });
+}
+
+void Engine::lease(Step& step) {
+  if (graphs_.empty()) return;
+  const int num_rows = step.num_rows();
+  for (std::size_t c = 0; c < captures_.size(); ++c) {
+    const CaptureSpec& spec = captures_[c];
+    bool all = true;
+    for (int r = 0; r < num_rows && all; ++r) all = matches(step.row(r), step.demand(r), spec);
+    if (!all) continue;
+    const auto bucket = buckets_.find({spec.walk, num_rows, step.rows.num_tokens(), spec.row.shape_key});
+    if (!bucket || graphs_[static_cast<std::size_t>(*bucket)].spec != static_cast<int>(c)) continue;
+    step.bucket = bucket;
+    for (int r = num_rows; r < buckets_.at(*bucket).rows; ++r) {
+      step.rows.add({RequestId{}, spec.row.resources});
+      step.demands.push_back(spec.row);
+    }
+    return;
+  }
+}
+
+Status Engine::reserve_buffers() {
+  const auto max_items = [&](const SlotSpec& slot) {
+    return slot.max_items > 0 ? slot.max_items : options_.limits.max_rows;
+  };
+  std::vector<std::size_t> sizes;
+  std::size_t upload_bytes = 0;
+  for (const SlotSpec& slot : input_slots_) {
+    const std::size_t bytes = static_cast<std::size_t>(max_items(slot)) * item_bytes(slot);
+    upload_bytes += bytes;
+    sizes.insert(sizes.end(), resource::kNumSlots, bytes);
+  }
+  std::vector<std::int32_t> items;
+  for (const SlotSpec& slot : output_slots_) items.push_back(max_items(slot));
+  const OutputLayout layout = OutputLayout::of(output_slots_, items);
+  // Two steps in flight, and what is still held of the one before them.
+  for (const std::size_t bytes : layout.bytes)
+    if (bytes) sizes.insert(sizes.end(), resource::kNumSlots + 1, bytes);
+  MSTAR_TRY(options_.buffers->reserve(sizes));
+  for (SlotMemory& memory : memory_) {
+    MSTAR_TRY(memory.upload.reserve(upload_bytes));
+    MSTAR_TRY(memory.readback.reserve(layout.bytes[kHostGroup]));
+  }
+  return ok_status();
+}
+
+Status Engine::allocate_static_memory(int max_rows) {
+  for (SlotMemory& memory : memory_) {
+    for (std::size_t s = 0; s < input_slots_.size(); ++s) {
+      std::int64_t most = 0;
+      for (const CaptureSpec& spec : captures_) {
+        std::int64_t items = 0;
+        for (const SlotSource& each : spec.row.sources)
+          if (each.slot == static_cast<int>(s)) items += num_items(input_slots_[s], *each.value).value_or(0);
+        most = std::max(most, items * max_rows);
+      }
+      MSTAR_TRY_ASSIGN(StaticBlock block,
+                       StaticBlock::allocate(device_, static_cast<std::size_t>(most) * item_bytes(input_slots_[s])));
+      memory.inputs.push_back(std::move(block));
+      memory.first_padding_item.push_back(most);
+    }
+    std::array<std::size_t, kNumGroups> bytes = {};
+    for (const CaptureSpec& spec : captures_) {
+      const auto layout = OutputLayout::of(output_slots_, output_items(spec.row, output_slots_.size(), max_rows));
+      for (std::size_t group = 0; group < kNumGroups; ++group)
+        bytes[group] = std::max(bytes[group], layout.bytes[group]);
+    }
+    for (std::size_t group = 0; group < kNumGroups; ++group) {
+      MSTAR_TRY_ASSIGN(memory.outputs[group], StaticBlock::allocate(device_, bytes[group]));
+    }
+  }
+  return ok_status();
+}
+
+Status Engine::run_slices(Step& step) {
+  step.arena.reset();
+  for (int slice = 0; slice < body_->num_slices(); ++slice) MSTAR_TRY(body_->forward(step, slice));
+  for (const RowResult& row : step.results)
+    if (row.error) return *row.error;
+  return ok_status();
+}
+
+Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, int rows, int slot) {
+  Step step(device_, arena_->arena(), options_.pool, resources_);
+  const Stream stream = step.ops().stream;
+  SlotMemory& memory = memory_[static_cast<std::size_t>(slot)];
+  step.own_slot = slot;
+  step.rows.slot = first_plan_slot_ + slot;
+  step.bucket = 0;  // any: inputs go to static memory
+  for (int r = 0; r < rows; ++r) {
+    step.rows.add({RequestId{}, spec.row.resources});
+    step.demands.push_back(spec.row);
+  }
+  for (const decl::ResourceRef ref : spec_.uses) MSTAR_TRY(resources_.at(ref)->plan(step.rows, stream));
+  MSTAR_TRY(gather(step));
+  step.layout = OutputLayout::of(output_slots_, output_items(spec.row, output_slots_.size(), rows));
+  for (std::size_t s = 0; s < output_slots_.size(); ++s) {
+    auto& starts = step.output_starts.emplace_back(1, 0);
+    const int items = output_items(spec.row, output_slots_.size(), 1)[s];
+    for (int r = 0; r < rows; ++r) starts.push_back(starts.back() + items);
+    std::byte* const base =
+        memory.outputs[static_cast<std::size_t>(step.layout.group[s])].data() + step.layout.offset[s];
+    step.output_views.push_back(slot_view(output_slots_[s], base, starts.back(), device_.id()));
+  }
+  step.inputs.resize(static_cast<std::size_t>(rows));
+  step.results.resize(static_cast<std::size_t>(rows));
+  // Once for real: kernels are loaded and libraries set up before anything is recorded.
+  MSTAR_TRY(run_slices(step));
+  device_.synchronize(stream);
+  MSTAR_TRY(device_.begin_capture(stream));
+  const Status ran = run_slices(step);
+  auto graph = device_.end_capture(stream);
+  if (!ran) return ran.error();
+  return graph;
+}
+
+Status Engine::capture() {
+  if (on_cpu()) return ok_status();
+  MSTAR_TRY(reserve_buffers());
+  if (!device_.supports_capture() || spec_.capture.rows.empty()) return ok_status();
+  captures_ = body_->captures();
+  if (captures_.empty() || !spec_.capture.tokens.empty()) {
+    log_warn("component '{}' runs eagerly: {}", spec_.name,
+             captures_.empty() ? "its body captures nothing" : "packed buckets are not captured yet");
+    return ok_status();
+  }
+  std::vector<int> sizes;
+  for (const int rows : spec_.capture.rows)
+    if (rows > 0 && rows <= options_.limits.max_rows) sizes.push_back(rows);
+  if (sizes.empty()) return ok_status();
+  std::sort(sizes.rbegin(), sizes.rend());  // the largest first: it must fit
+  MSTAR_TRY(allocate_static_memory(sizes.front()));
+  std::vector<Bucket> buckets;
+  for (std::size_t c = 0; c < captures_.size(); ++c) {
+    const CaptureSpec& spec = captures_[c];
+    for (const int rows : sizes) {
+      const int tokens = rows * spec.row.resources.tokens;
+      if (tokens > options_.limits.max_tokens) continue;
+      Graphs graphs{.spec = static_cast<int>(c)};
+      Status recorded;
+      for (int slot = 0; slot < resource::kNumSlots && recorded; ++slot) {
+        auto graph = record(spec, rows, slot);
+        if (graph) {
+          graphs.by_slot[static_cast<std::size_t>(slot)] = std::move(*graph);
+        } else {
+          recorded = graph.error();
+        }
+      }
+      if (!recorded) {
+        log_warn("component '{}': a step of {} rows runs eagerly, its graph could not be recorded: {}", spec_.name,
+                 rows, recorded.error().message);
+        continue;
+      }
+      buckets.push_back({spec.walk, rows, tokens, spec.row.shape_key});
+      graphs_.push_back(std::move(graphs));
+    }
+  }
+  buckets_ = BucketTable(std::move(buckets));
+  return ok_status();
+}
+
+Status Engine::replay(Step& step) {
+  const Stream stream = step.ops().stream;
+  const auto slot = static_cast<std::size_t>(step.own_slot);
+  MSTAR_TRY(graphs_[static_cast<std::size_t>(*step.bucket)].by_slot[slot]->launch(stream));
+  // The graph's own outputs are overwritten by the next step of this slot; values may live longer.
+  for (std::size_t group = 0; group < kNumGroups; ++group)
+    if (const auto& block = step.output_blocks[group])
+      device_.copy_within(block->pointer, memory_[slot].outputs[group].data(), step.layout.bytes[group], stream);
+  return ok_status();
+}
+
+std::size_t Engine::num_graph_nodes(int bucket) const {
+  return graphs_[static_cast<std::size_t>(bucket)].by_slot[0]->num_nodes();
+}
+
+}  // namespace mstar::engine

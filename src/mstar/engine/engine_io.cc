@@ -1,0 +1,241 @@
+// What goes into a step and what comes out: gathering the rows' values, output memory, reading results back.
+#include <algorithm>
+#include <cstring>
+
+#include "mstar/engine/engine.h"
+#include "mstar/engine/step.h"
+
+namespace mstar::engine {
+
+std::size_t item_bytes(const SlotSpec& spec) {
+  std::size_t bytes = dtype_bytes(spec.dtype);
+  for (const auto d : spec.item_dims) bytes *= static_cast<std::size_t>(d);
+  return bytes;
+}
+
+TensorView slot_view(const SlotSpec& spec, void* pointer, std::int64_t items, DeviceId device) {
+  std::vector<std::int64_t> dims = {items};
+  dims.insert(dims.end(), spec.item_dims.begin(), spec.item_dims.end());
+  return TensorView(pointer, spec.dtype, Shape(dims), device);
+}
+
+OutputLayout OutputLayout::of(const std::vector<SlotSpec>& specs, const std::vector<std::int32_t>& items) {
+  OutputLayout out;
+  for (std::size_t s = 0; s < specs.size(); ++s) {
+    const int group = specs[s].to_host ? kHostGroup : kDeviceGroup;
+    std::size_t& end = out.bytes[static_cast<std::size_t>(group)];
+    out.group.push_back(group);
+    out.offset.push_back((end + 255) & ~std::size_t{255});
+    if (items[s] > 0) end = out.offset[s] + static_cast<std::size_t>(items[s]) * item_bytes(specs[s]);
+  }
+  return out;
+}
+
+namespace {
+
+// A value as bytes that the device can read in place, or that must be uploaded.
+struct Source {
+  const void* pointer = nullptr;
+  std::size_t bytes = 0;
+  bool on_device = false;
+};
+
+// The items of a value, or an error when the slot cannot take it. `source` gets its bytes.
+Result<std::int64_t> items_of(const SlotSpec& spec, const Value& value, const std::string& component, Source& source) {
+  const auto* row = dynamic_cast<const RowBuffer*>(value.device.get());
+  const TensorView view = row ? row->view() : TensorView();
+  const DType dtype = row ? view.dtype : value.host.dtype();
+  const std::span<const std::int64_t> dims = row ? view.shape.dims() : std::span<const std::int64_t>(value.host.dims());
+  source = row ? Source{view.pointer, view.bytes(), true}
+               : Source{value.host.bytes().data(), value.host.bytes().size(), false};
+  const std::size_t rank = spec.item_dims.size();
+  const bool listed = dims.size() == rank + 1;
+  if (dtype == spec.dtype && (listed || dims.size() == rank) &&
+      std::equal(spec.item_dims.begin(), spec.item_dims.end(), dims.begin() + (listed ? 1 : 0)))
+    return listed ? dims[0] : 1;
+  std::string got(dtype_name(dtype));
+  for (const auto d : dims) got += " " + std::to_string(d);
+  return internal_error("component '" + component + "': slot '" + spec.name + "' cannot take a value of " + got);
+}
+
+// Copies pieces to one place after the other. Neighbours in the source are one copy, and what is on the host goes
+// through pinned memory in one piece where it can.
+class Gatherer {
+ public:
+  Gatherer(Device& device, Stream stream, std::byte* to, std::byte* staging)
+      : device_(device), stream_(stream), to_(to), staging_(staging) {}
+  void add(const Source& source) {
+    Source piece = source;
+    if (!piece.on_device) {
+      if (piece.bytes) std::memcpy(staging_, source.pointer, piece.bytes);
+      piece.pointer = staging_;
+      staging_ += piece.bytes;
+    }
+    const bool joins = run_.bytes && run_.on_device == piece.on_device &&
+                       static_cast<const std::byte*>(run_.pointer) + run_.bytes == piece.pointer;
+    if (joins) {
+      run_.bytes += piece.bytes;
+    } else {
+      flush();
+      run_ = piece;
+    }
+  }
+  void flush() {
+    if (run_.on_device) {
+      device_.copy_within(to_, run_.pointer, run_.bytes, stream_);
+    } else if (run_.bytes) {
+      device_.copy_to_device(to_, run_.pointer, run_.bytes, stream_);
+    }
+    to_ += run_.bytes;
+    run_ = {};
+  }
+  std::byte* staging() const { return staging_; }
+
+ private:
+  Device& device_;
+  Stream stream_;
+  std::byte* to_;
+  std::byte* staging_;
+  Source run_;
+};
+
+}  // namespace
+
+std::optional<std::int64_t> num_items(const SlotSpec& spec, const Value& value) {
+  Source source;
+  auto items = items_of(spec, value, {}, source);
+  return items ? std::optional(*items) : std::nullopt;
+}
+
+Status Engine::gather(Step& step) {
+  SlotMemory& memory = memory_[static_cast<std::size_t>(step.own_slot)];
+  const std::size_t num_slots = input_slots_.size(), num_real = step.inputs.size();
+  step.input_views.resize(num_slots);
+  step.input_starts.assign(num_slots, {0});
+  std::vector<std::vector<Source>> sources(num_slots);
+  std::size_t staged_bytes = 0;
+  for (std::size_t s = 0; s < num_slots; ++s) {
+    for (const RowDemand& demand : step.demands) {
+      std::int64_t items = 0;
+      for (const SlotSource& each : demand.sources) {
+        if (each.slot != static_cast<int>(s)) continue;
+        MSTAR_TRY_ASSIGN(const std::int64_t more,
+                         items_of(input_slots_[s], *each.value, spec_.name, sources[s].emplace_back()));
+        items += more;
+        if (!sources[s].back().on_device) staged_bytes += sources[s].back().bytes;
+      }
+      step.input_starts[s].push_back(step.input_starts[s].back() + static_cast<std::int32_t>(items));
+    }
+  }
+  std::byte* staging = nullptr;
+  if (!on_cpu() && staged_bytes) {
+    MSTAR_TRY_ASSIGN(staging, memory.upload.reserve(staged_bytes));
+  }
+  for (std::size_t s = 0; s < num_slots; ++s) {
+    const SlotSpec& spec = input_slots_[s];
+    const std::int64_t items = step.input_starts[s].back();
+    const auto& from = sources[s];
+    if (!step.bucket && from.size() == 1 && (from[0].on_device || on_cpu())) {
+      step.input_views[s] = slot_view(spec, const_cast<void*>(from[0].pointer), items, device_.id());
+      continue;
+    }
+    std::byte* to = nullptr;
+    if (step.bucket) {
+      to = memory.inputs[s].data();
+    } else {
+      MSTAR_TRY_ASSIGN(auto block, options_.buffers->take(static_cast<std::size_t>(items) * item_bytes(spec)));
+      to = static_cast<std::byte*>(block->pointer);
+      step.held.push_back(std::move(block));
+    }
+    step.input_views[s] = slot_view(spec, to, items, device_.id());
+    if (on_cpu()) {
+      for (const Source& each : from) {
+        if (each.bytes) std::memcpy(to, each.pointer, each.bytes);
+        to += each.bytes;
+      }
+      continue;
+    }
+    Gatherer gatherer(device_, step.ops().stream, to, staging);
+    const std::int64_t real_items = step.input_starts[s][num_real];
+    const std::size_t real_bytes = static_cast<std::size_t>(real_items) * item_bytes(spec);
+    // Static memory keeps the padding of earlier steps: only what they overwrote is padded again.
+    std::int64_t padded = 0;
+    std::int64_t* const first_padding = step.bucket ? &memory.first_padding_item[s] : nullptr;
+    std::size_t done = 0;
+    for (const Source& each : from) {
+      const bool is_padding = done >= real_bytes && step.bucket.has_value();
+      done += each.bytes;
+      if (is_padding && real_items + padded >= *first_padding) break;
+      gatherer.add(each);
+      if (is_padding) padded += static_cast<std::int64_t>(each.bytes / item_bytes(spec));
+    }
+    gatherer.flush();
+    staging = gatherer.staging();
+    if (first_padding && items >= *first_padding) *first_padding = real_items;
+  }
+  return ok_status();
+}
+
+Status Engine::allocate_outputs(Step& step) {
+  const std::size_t num_slots = output_slots_.size();
+  std::vector<std::int32_t> items;
+  step.output_starts.assign(num_slots, {0});
+  for (std::size_t s = 0; s < num_slots; ++s) {
+    auto& starts = step.output_starts[s];
+    for (const RowDemand& demand : step.demands) {
+      std::int32_t count = 0;
+      for (const SlotResult& each : demand.results)
+        if (each.slot == static_cast<int>(s)) count += each.items;
+      starts.push_back(starts.back() + count);
+    }
+    items.push_back(starts.back());
+  }
+  step.layout = OutputLayout::of(output_slots_, items);
+  for (std::size_t group = 0; group < kNumGroups; ++group) {
+    if (step.layout.bytes[group] == 0) continue;
+    MSTAR_TRY_ASSIGN(step.output_blocks[group], options_.buffers->take(step.layout.bytes[group]));
+  }
+  if (!on_cpu() && step.layout.bytes[kHostGroup])
+    MSTAR_TRY(memory_[static_cast<std::size_t>(step.own_slot)].readback.reserve(step.layout.bytes[kHostGroup]));
+  for (std::size_t s = 0; s < num_slots; ++s) {
+    const auto& block = step.output_blocks[static_cast<std::size_t>(step.layout.group[s])];
+    std::byte* const base = block ? static_cast<std::byte*>(block->pointer) + step.layout.offset[s] : nullptr;
+    step.output_views.push_back(slot_view(output_slots_[s], base, items[s], device_.id()));
+  }
+  return ok_status();
+}
+
+Status Engine::read_back(Step& step) {
+  if (on_cpu()) return ok_status();
+  SlotMemory& memory = memory_[static_cast<std::size_t>(step.own_slot)];
+  if (const auto& block = step.output_blocks[kHostGroup])
+    device_.copy_to_host(memory.readback.data(), block->pointer, step.layout.bytes[kHostGroup], step.ops().stream);
+  memory.done->record(step.ops().stream);
+  return ok_status();
+}
+
+std::vector<Values> Engine::outputs_of(const Step& step, int row, bool on_host) const {
+  std::vector<Values> out(step.row(row).run->outputs.size());
+  std::vector<std::int32_t> cursor(output_slots_.size());
+  const SlotMemory& memory = memory_[static_cast<std::size_t>(step.own_slot)];
+  for (const SlotResult& each : step.demand(row).results) {
+    const auto s = static_cast<std::size_t>(each.slot);
+    const std::int32_t begin = step.output_starts[s][static_cast<std::size_t>(row)] + cursor[s];
+    cursor[s] += each.items;
+    if (each.output < 0) continue;
+    TensorView view = step.output_views[s].slice(begin, begin + each.items);
+    if (each.drop_items_axis) view = view.at(0);
+    const auto& block = step.output_blocks[static_cast<std::size_t>(step.layout.group[s])];
+    Value value(std::make_shared<RowBuffer>(block, view));
+    if (output_slots_[s].to_host && on_host) {
+      const std::byte* from = static_cast<const std::byte*>(view.pointer);
+      if (!on_cpu()) from = memory.readback.data() + (from - static_cast<const std::byte*>(block->pointer));
+      value.host =
+          HostValue(view.dtype, {view.shape.dims().begin(), view.shape.dims().end()}, {from, from + view.bytes()});
+    }
+    out[static_cast<std::size_t>(each.output)].push_back(std::move(value));
+  }
+  return out;
+}
+
+}  // namespace mstar::engine

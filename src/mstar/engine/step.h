@@ -1,0 +1,92 @@
+// One step of one component between prepare and finish. Internal to engine/.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mstar/base/check.h"
+#include "mstar/engine/buffers.h"
+#include "mstar/engine/engine.h"
+#include "mstar/engine/slot_memory.h"
+
+namespace mstar::engine {
+
+// Bytes of one item of a batch tensor.
+std::size_t item_bytes(const SlotSpec& spec);
+TensorView slot_view(const SlotSpec& spec, void* pointer, std::int64_t items, DeviceId device);
+
+// Items of a value; nothing when the slot cannot take it.
+std::optional<std::int64_t> num_items(const SlotSpec& spec, const Value& value);
+
+// Where the output slots of a step lie in the two groups.
+struct OutputLayout {
+  std::vector<int> group;           // per output slot
+  std::vector<std::size_t> offset;  // per output slot, in its group
+  std::array<std::size_t, kNumGroups> bytes = {};
+  // `items` per output slot. Each slot starts on 256 bytes.
+  static OutputLayout of(const std::vector<SlotSpec>& specs, const std::vector<std::int32_t>& items);
+};
+
+class Step final : public Forward {
+ public:
+  Step(Device& device, const Arena& memory, ThreadPool* pool, ResourceSet& resources)
+      : arena(memory), context_{device, device.default_stream(), arena, pool}, resources_(resources) {}
+  Step(const Step&) = delete;  // the context refers to the step's own arena
+  Step& operator=(const Step&) = delete;
+  // Also a step that an exception cut off gives its slot back.
+  ~Step() override {
+    if (slots) slots->give_back(own_slot);
+  }
+
+  OpContext& ops() override { return context_; }
+  int num_rows() const override { return static_cast<int>(inputs.size()); }
+  const RowInputs& row(int r) const override { return inputs[static_cast<std::size_t>(r)]; }
+  const RowDemand& demand(int r) const override { return demands[static_cast<std::size_t>(r)]; }
+  TensorView input(int slot) const override { return input_views[static_cast<std::size_t>(slot)]; }
+  std::span<const std::int32_t> input_offsets(int slot) const override {
+    return input_starts[static_cast<std::size_t>(slot)];
+  }
+  TensorView output(int slot) const override { return output_views[static_cast<std::size_t>(slot)]; }
+  std::span<const std::int32_t> output_offsets(int slot) const override {
+    return output_starts[static_cast<std::size_t>(slot)];
+  }
+  resource::Resource& resource(decl::ResourceRef ref) const override {
+    resource::Resource* found = resources_.at(ref);
+    MSTAR_CHECK(found != nullptr, "a component reads a resource that it did not declare in `uses`");
+    return *found;
+  }
+  int plan_slot() const override { return rows.slot; }
+  std::span<const std::int32_t> token_offsets() const override { return rows.token_offsets; }
+  void stop_loop(int r, std::string_view loop) override {
+    results[static_cast<std::size_t>(r)].stopped_loops.emplace_back(loop);
+  }
+  void fail_row(int r, Error error) override { results[static_cast<std::size_t>(r)].error = std::move(error); }
+
+  // Rows that pad a leased bucket stand behind the real ones in `rows` and `demands`, not in `inputs` and `results`.
+  std::vector<RowInputs> inputs;
+  std::vector<RowDemand> demands;
+  std::vector<RowResult> results;
+  resource::StepRows rows;
+  int own_slot = 0;  // of the two of this component
+  PlanSlots* slots = nullptr;  // where own_slot was taken
+  std::optional<int> bucket;  // leased; nothing: eager
+  std::vector<TensorView> input_views, output_views;
+  std::vector<std::vector<std::int32_t>> input_starts, output_starts;
+  OutputLayout layout;
+  std::array<std::shared_ptr<BufferPool::Block>, kNumGroups> output_blocks;  // a group without bytes has none
+  std::vector<std::shared_ptr<BufferPool::Block>> held;                      // gathered inputs
+  Arena arena;
+  int next_slice = 0;
+  bool launched = false;  // whole, with its read-back
+  bool waited = false;
+  std::optional<Error> failure;
+
+ private:
+  OpContext context_;
+  ResourceSet& resources_;
+};
+
+}  // namespace mstar::engine

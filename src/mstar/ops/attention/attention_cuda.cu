@@ -1,0 +1,87 @@
+#include "mstar/ops/attention/attention_kernels.h"
+#include "mstar/ops/attention/kv_layout_cuda.cuh"
+#include "mstar/ops/cuda_kernel.cuh"
+
+namespace mstar {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 128;  // also keys of a block, as on the CPU
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kMaxHeadDim = 256;
+
+// One block per (query, head), in the CPU's order of arithmetic: thread t scores key t of a block of 128, then thread i
+// adds dimension i of the values key by key.
+template <class Element>
+__global__ void __launch_bounds__(kThreads)
+    attend(Rows q, const std::int32_t* offsets, int num_rows, Pages pages, int group, float scale, Rows out) {
+  __shared__ float query[kMaxHeadDim];
+  __shared__ float weights[kThreads];
+  __shared__ float maxima[kWarps];
+  const int token = blockIdx.x, head = blockIdx.y, kv_head = head / group, d = pages.head_dim;
+  const int row = row_of(offsets, num_rows, token);
+  // The keys up to this token's own; what lies past the row's pages cannot be read.
+  const int num_keys = min(pages.lengths[row] - (offsets[row + 1] - token) + 1, pages.max_pages * pages.page_tokens);
+  for (int i = threadIdx.x; i < d; i += kThreads) query[i] = q.row(token)[head * d + i];
+  __syncthreads();
+
+  constexpr int kPerThread = kMaxHeadDim / kThreads;
+  float sums[kPerThread] = {};
+  float largest = -INFINITY, total = 0;
+  for (int begin = 0; begin < num_keys; begin += kThreads) {
+    const int position = begin + threadIdx.x;
+    float score = -INFINITY;
+    if (position < num_keys) {
+      const Element* key = static_cast<const Element*>(pages.keys) + pages.at(row, position, kv_head);
+      float dot = 0;
+      for (int i = 0; i < d; ++i) dot = fmaf(query[i], widen(key[i]), dot);
+      score = __fmul_rn(dot, scale);
+    }
+    const float previous = largest;
+    largest = fmaxf(largest, block_max<kWarps>(score, maxima));
+    const float correction = expf(previous - largest);
+    weights[threadIdx.x] = position < num_keys ? expf(score - largest) : 0.0f;
+    __syncthreads();
+    total *= correction;
+#pragma unroll
+    for (int part = 0; part < kPerThread; ++part) sums[part] *= correction;
+    const int count = min(kThreads, num_keys - begin);
+    for (int j = 0; j < count; ++j) {
+      const float weight = weights[j];
+      const Element* value = static_cast<const Element*>(pages.values) + pages.at(row, begin + j, kv_head);
+      total += weight;
+#pragma unroll
+      for (int part = 0; part < kPerThread; ++part) {
+        const int i = part * kThreads + threadIdx.x;
+        if (i < d) sums[part] = fmaf(weight, widen(value[i]), sums[part]);
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int part = 0; part < kPerThread; ++part) {
+    const int i = part * kThreads + threadIdx.x;
+    if (i < d) out.row(token)[head * d + i] = num_keys > 0 ? sums[part] / total : 0.0f;
+  }
+}
+
+}  // namespace
+
+bool attention_paged_cuda_fits(const OpContext&, const PagedAttentionArgs& args) {
+  return args.kv.keys.dim(3) <= kMaxHeadDim;
+}
+
+Status attention_paged_cuda(OpContext& context, const PagedAttentionArgs& args) {
+  if (args.rows.num_tokens == 0) return {};
+  const Pages pages = pages_of(args.kv);
+  const int heads = static_cast<int>(args.q.dim(1));
+  return with_float_type(args.kv.keys.dtype, [&](auto element) {
+    attend<decltype(element)><<<dim3(args.rows.num_tokens, heads), kThreads, 0, stream_of(context)>>>(
+        rows_of(args.q), args.rows.offsets, args.rows.num_rows, pages, heads / pages.kv_heads, args.scale,
+        rows_of(args.out));
+    return cuda_launch_status("attention_paged");
+  });
+}
+
+}  // namespace mstar

@@ -1,0 +1,63 @@
+#include "mstar/ops/cuda_kernel.cuh"
+#include "mstar/ops/embedding/embedding_kernels.h"
+
+namespace mstar {
+namespace {
+
+using namespace cuda;
+
+template <class Element>
+struct Table {
+  const Element* data = nullptr;
+  std::int64_t stride = 0;
+  int rows = 0;
+  // Ids come from a sampler or were checked on the host. A foreign one reads row 0: no kernel reads outside its table.
+  __device__ const Element* row(int id) const {
+    return data + static_cast<std::int64_t>(id >= 0 && id < rows ? id : 0) * stride;
+  }
+};
+
+template <class Element, class Position>
+__global__ void __launch_bounds__(128)
+    embed(const std::int32_t* ids, Table<Element> table, const std::int32_t* positions, Table<Position> position_table,
+          Rows out, int width) {
+  const int token = blockIdx.x;
+  const Element* from = table.row(ids[token]);
+  const Position* added = positions ? position_table.row(positions[token]) : nullptr;
+  for (int i = threadIdx.x; i < width; i += blockDim.x) {
+    const float value = widen(from[i]);
+    out.row(token)[i] = added ? __fadd_rn(value, widen(added[i])) : value;
+  }
+}
+
+}  // namespace
+
+Status embedding_cuda(OpContext& context, const EmbeddingArgs& args) {
+  const int num_tokens = static_cast<int>(args.out.dim(0)), width = static_cast<int>(args.out.dim(1));
+  if (num_tokens == 0) return {};
+  const DType dtype = args.tied ? args.tied->storage() : args.table.dtype;
+  const DType position_dtype = args.positions.pointer ? args.position_table.dtype : DType::f32;
+  return with_float_type(dtype, [&](auto element) {
+    using Element = decltype(element);
+    Table<Element> table;
+    if (args.tied) {
+      table = {static_cast<const Element*>(args.tied->rows()), args.tied->num_inputs(),
+               static_cast<int>(args.tied->num_outputs())};
+    } else {
+      table = {args.table.data<Element>(), args.table.stride(0), static_cast<int>(args.table.dim(0))};
+    }
+    return with_float_type(position_dtype, [&](auto position) {
+      using Position = decltype(position);
+      Table<Position> position_table;
+      if (args.positions.pointer)
+        position_table = {args.position_table.data<Position>(), args.position_table.stride(0),
+                          static_cast<int>(args.position_table.dim(0))};
+      embed<<<num_tokens, 128, 0, stream_of(context)>>>(args.ids.data<std::int32_t>(), table,
+                                                        args.positions.data<std::int32_t>(), position_table,
+                                                        rows_of(args.out), width);
+      return cuda_launch_status("embedding");
+    });
+  });
+}
+
+}  // namespace mstar
