@@ -145,6 +145,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
                        .limits = engine->options_.limits,
                        .compute = engine->spec_.compute};
   MSTAR_TRY_ASSIGN(engine->body_, engine->spec_.build(context));
+  MSTAR_TRY_ASSIGN(engine->labels_, Labels::of(decl, component));
   engine->input_slots_ = engine->body_->input_slots();
   engine->output_slots_ = engine->body_->output_slots();
   const auto& limits = engine->options_.limits;
@@ -153,13 +154,15 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
   return engine;
 }
 
-
-Result<resource::Admit> Engine::admit(const resource::StepRow& row) {
+// Forks come first, for the row may run under the label that they make. A row that then has to wait forks again: until
+// it has run, nothing else may touch what it forks.
+Result<resource::Admit> Engine::admit(const RowInputs& row, const resource::StepRow& claim) {
+  MSTAR_TRY(labels_.fork(resources_, row.request, row.run->forks_before, device_.default_stream()));
   std::size_t granted = 0;
   for (; granted < spec_.uses.size(); ++granted) {
-    auto outcome = resources_.at(spec_.uses[granted])->admit(row);
+    auto outcome = resources_.at(spec_.uses[granted])->admit(claim);
     if (outcome && *outcome == resource::Admit::ok) continue;
-    while (granted-- > 0) resources_.at(spec_.uses[granted])->withdraw(row);
+    while (granted-- > 0) resources_.at(spec_.uses[granted])->withdraw(claim);
     return outcome;
   }
   return resource::Admit::ok;
@@ -189,7 +192,7 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
       out.waiting.push_back(std::move(row));
       continue;
     }
-    auto admitted = admit(claim);
+    auto admitted = admit(row, claim);
     if (!admitted) {
       out.failed.push_back({row.request, std::move(admitted.error()), {}, {}, row.tag});
     } else if (*admitted == resource::Admit::wait) {
@@ -265,6 +268,7 @@ Result<RowDemand> Engine::declare(const RowInputs& row) {
     if (!source.value) return internal_error("component '" + spec_.name + "' got no value for '" + slot.name + "'");
     MSTAR_TRY(count_items(slot, source_of(*source.value), spec_.name));
   }
+  demand.resources.label = labels_.index(*row.run);
   return demand;
 }
 
@@ -342,7 +346,17 @@ Result<bool> Engine::advance(Step& step) {
     step.failure = ran.error();
     return true;
   }
-  return ++step.next_slice == body_->num_slices();
+  if (++step.next_slice < body_->num_slices()) return false;
+  fork_after(step);
+  return true;
+}
+
+void Engine::fork_after(Step& step) {
+  for (int r = 0; r < step.num_rows(); ++r) {
+    const RowInputs& row = step.inputs[static_cast<std::size_t>(r)];
+    Status forked = labels_.fork(resources_, row.request, row.run->forks_after, step.ops().stream);
+    if (!forked) step.fail_row(r, std::move(forked.error()));
+  }
 }
 
 std::vector<RowResult> Engine::finish(StepPtr step) {

@@ -10,6 +10,7 @@
 
 #include "mstar/engine/buffers.h"
 #include "mstar/engine/component_body.h"
+#include "mstar/engine/labels.h"
 
 namespace mstar::engine {
 
@@ -90,7 +91,8 @@ class Engine {
  private:
   Engine(const decl::Decl& decl, decl::ComponentRef component, Options options, ResourceSet& resources, Device& device);
   Result<RowDemand> declare(const RowInputs& row);
-  Result<resource::Admit> admit(const resource::StepRow& row);
+  Result<resource::Admit> admit(const RowInputs& row, const resource::StepRow& claim);
+  void fork_after(Step& step);
   Status gather(Step& step);
   Status allocate_outputs(Step& step);
 
@@ -101,6 +103,7 @@ class Engine {
   ResourceSet& resources_;
   Device& device_;
   std::unique_ptr<ComponentBody> body_;
+  Labels labels_;
   std::vector<SlotSpec> input_slots_, output_slots_;
   void* arena_memory_ = nullptr;
   std::size_t arena_bytes_ = 0;
