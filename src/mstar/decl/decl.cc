@@ -54,6 +54,11 @@ std::string_view route_name(Route route) { return kRoutes[static_cast<int>(route
 const std::string& resource_name(const ResourceSpec& spec) {
   return std::visit([](const auto& each) -> const std::string& { return each.name; }, spec);
 }
+const std::vector<std::string>* labels_of(const ResourceSpec& spec) {
+  if (const auto* kv = std::get_if<PagedKv>(&spec)) return &kv->labels;
+  if (const auto* state = std::get_if<RecurrentState>(&spec)) return &state->labels;
+  return nullptr;
+}
 const std::string& Component::name() const {
   return std::visit([](const auto& each) -> const std::string& { return each.name; }, spec);
 }

@@ -107,5 +107,7 @@ struct Latents {  // per-request tensors that a loop updates in place
 using ResourceSpec = std::variant<PagedKv, CrossKv, RingKv, RecurrentState, LinearAttention, Attention, RaggedAttention,
                                   Positions, Sampler, Latents>;
 const std::string& resource_name(const ResourceSpec& spec);
+// Of a kind that has labels; null for others.
+const std::vector<std::string>* labels_of(const ResourceSpec& spec);
 
 }  // namespace mstar::decl

@@ -122,6 +122,19 @@ void check_region(const std::string& component, const PiecewiseRegion& region, F
   if (region.rows != std::vector<int>{1}) faults.add(who + "one_row_per_step needs rows {1}");
 }
 
+// A row has one label number for all resources of its component.
+void check_label_order(const Decl& model, const DeviceComponent& c, const std::string& who, Faults& faults) {
+  const std::vector<std::string>* first = nullptr;
+  for (const ResourceRef ref : c.uses) {
+    const auto* names = ref.value < model.resources().size() ? labels_of(model.at(ref)) : nullptr;
+    if (names && first &&
+        !std::equal(names->begin(), names->begin() + std::min(names->size(), first->size()), first->begin()))
+      faults.add(who + "resource '" + resource_name(model.at(ref)) +
+                 "' lists its labels in another order than the one before");
+    if (names) first = names;
+  }
+}
+
 void check_device(const Decl& model, const DeviceComponent& c, Faults& faults) {
   const std::string who = "component '" + c.name + "': ";
   std::set<ResourceRef> seen;
@@ -131,6 +144,7 @@ void check_device(const Decl& model, const DeviceComponent& c, Faults& faults) {
     else if (!seen.insert(ref).second)
       faults.add(who + "uses resource '" + resource_name(model.at(ref)) + "' twice");
   }
+  check_label_order(model, c, who, faults);
   positive(who, "max_batch_rows", c.max_batch_rows, faults);
   if (c.max_batch_tokens < 0) faults.add(who + "max_batch_tokens must not be negative");
   if (c.chunked_prefill && c.max_batch_tokens < 1) faults.add(who + "chunked_prefill needs max_batch_tokens");

@@ -20,9 +20,7 @@ std::vector<const std::vector<std::string>*> labels_of(const Decl& model, const 
   if (component.on_host()) return labels;
   for (const ResourceRef ref : component.device().uses) {
     if (ref.value >= model.resources().size()) continue;
-    const ResourceSpec& spec = model.at(ref);
-    if (const auto* kv = std::get_if<PagedKv>(&spec)) labels.push_back(&kv->labels);
-    if (const auto* state = std::get_if<RecurrentState>(&spec)) labels.push_back(&state->labels);
+    if (const auto* known = labels_of(model.at(ref))) labels.push_back(known);
   }
   return labels;
 }

@@ -202,6 +202,20 @@ TEST(ValidateLabels, UnknownFork) {
   EXPECT_TRUE(run_fault([](Step& run) { run.forks_after = {{"cfg", "main"}}; }, "fork source 'cfg'"));
   EXPECT_TRUE(run_fault([](Step& run) { run.forks_after = {{"main", "main"}}; }, "forks 'main' to itself"));
 }
+TEST(ValidateLabels, OrderOfTwoResources) {
+  const auto with_state = [](std::vector<std::string> labels) {
+    Model m;
+    m.with_walks();
+    const auto state =
+        m.d.resource(RecurrentState{.name = "state", .tensors = {{"s", {2}}}, .labels = std::move(labels)});
+    const auto both = m.d.component(DeviceComponent{.name = "both", .uses = {m.kv, state}});
+    m.d.walk("w", Step{both, {m.text}});
+    return std::move(m.d);
+  };
+  EXPECT_TRUE(only_fault(with_state({"uncond", "main"}), "'both': resource 'state' lists its labels in another order"));
+  EXPECT_TRUE(with_state({"main"}).validate().empty());
+  EXPECT_TRUE(with_state({"main", "uncond"}).validate().empty());
+}
 TEST(ValidateLabels, WithoutALabelledResource) {
   Model m;
   m.with_walks();

@@ -95,6 +95,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
                        .limits = engine->options_.limits,
                        .compute = engine->spec_.compute};
   MSTAR_TRY_ASSIGN(engine->body_, engine->spec_.build(context));
+  MSTAR_TRY_ASSIGN(engine->labels_, Labels::of(decl, component));
   engine->input_slots_ = engine->body_->input_slots();
   engine->output_slots_ = engine->body_->output_slots();
   for (SlotMemory& memory : engine->memory_) {
@@ -120,15 +121,19 @@ Result<RowDemand> Engine::declare(const RowInputs& row) {
     if (!num_items(slot, *source.value))
       return internal_error("component '" + spec_.name + "': slot '" + slot.name + "' cannot take the value that it was given");
   }
+  demand.resources.label = labels_.index(*row.run);
   return demand;
 }
 
-Result<resource::Admit> Engine::admit(const resource::StepRow& row) {
+// Forks come first, for the row may run under the label that they make. A row that then has to wait forks again: until
+// it has run, nothing else may touch what it forks.
+Result<resource::Admit> Engine::admit(const RowInputs& row, const resource::StepRow& claim) {
+  MSTAR_TRY(labels_.fork(resources_, row.request, row.run->forks_before, device_.default_stream()));
   std::size_t granted = 0;
   for (; granted < spec_.uses.size(); ++granted) {
-    auto outcome = resources_.at(spec_.uses[granted])->admit(row);
+    auto outcome = resources_.at(spec_.uses[granted])->admit(claim);
     if (outcome && *outcome == resource::Admit::ok) continue;
-    while (granted-- > 0) resources_.at(spec_.uses[granted])->withdraw(row);
+    while (granted-- > 0) resources_.at(spec_.uses[granted])->withdraw(claim);
     return outcome;
   }
   return resource::Admit::ok;
@@ -156,7 +161,7 @@ void Engine::admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out) 
       out.waiting.push_back(std::move(row));
       continue;
     }
-    auto admitted = admit(claim);
+    auto admitted = admit(row, claim);
     if (!admitted) {
       out.failed.push_back({row.request, std::move(admitted.error()), {}, {}, row.tag});
     } else if (*admitted == resource::Admit::wait) {
@@ -213,7 +218,16 @@ Result<bool> Engine::advance(Step& step) {
   }
   ++step.next_slice;
   step.launched = last;
+  if (last) fork_after(step);
   return last;
+}
+
+void Engine::fork_after(Step& step) {
+  for (int r = 0; r < step.num_rows(); ++r) {
+    const RowInputs& row = step.inputs[static_cast<std::size_t>(r)];
+    Status forked = labels_.fork(resources_, row.request, row.run->forks_after, step.ops().stream);
+    if (!forked) step.fail_row(r, std::move(forked.error()));
+  }
 }
 
 void Engine::drop(Step& step, RequestId request) {

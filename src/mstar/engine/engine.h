@@ -11,6 +11,7 @@
 
 #include "mstar/engine/buffers.h"
 #include "mstar/engine/component_body.h"
+#include "mstar/engine/labels.h"
 #include "mstar/engine/lease.h"
 #include "mstar/engine/slot_memory.h"
 
@@ -117,7 +118,8 @@ class Engine {
   Engine(const decl::Decl& decl, decl::ComponentRef component, Options options, ResourceSet& resources, Device& device);
   bool on_cpu() const { return device_.id().backend == Backend::cpu; }
   Result<RowDemand> declare(const RowInputs& row);
-  Result<resource::Admit> admit(const resource::StepRow& row);
+  Result<resource::Admit> admit(const RowInputs& row, const resource::StepRow& claim);
+  void fork_after(Step& step);
   void admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out);
   // engine_io.cc
   Status gather(Step& step);
@@ -145,6 +147,7 @@ class Engine {
   ResourceSet& resources_;
   Device& device_;
   std::unique_ptr<ComponentBody> body_;
+  Labels labels_;
   std::vector<SlotSpec> input_slots_, output_slots_;
   std::shared_ptr<ActivationArena> arena_;
   int first_plan_slot_ = 0;  // of the resources

@@ -31,12 +31,13 @@ Result<std::unique_ptr<PagedKvPool>> PagedKvPool::create(const decl::PagedKv& sp
                                        spec.max_tokens_per_request, static_cast<std::int64_t>(spec.labels.size())}));
   if (pages_needed(spec, limits) > std::numeric_limits<std::int32_t>::max())
     return bad_model("resource '" + spec.name + "' needs more pages than can be numbered");
-  std::unique_ptr<PagedKvPool> pool(new PagedKvPool(spec, limits));
+  std::unique_ptr<PagedKvPool> pool(new PagedKvPool(spec, limits, device));
   pool->slots_.resize(static_cast<std::size_t>(limits.num_plan_slots));
   pool->num_pages_ = static_cast<int>(pages_needed(spec, limits));
   MSTAR_TRY_ASSIGN(pool->storage_, Tensor::allocate(device, spec.dtype,
                                                     {spec.layers, 2, pool->num_pages_, spec.page_tokens,
                                                      heads_of(spec, limits), dim_of(spec)}));
+  pool->num_owners_.resize(static_cast<std::size_t>(pool->num_pages_));
   for (int page = pool->num_pages_ - 1; page > 0; --page) pool->free_.push_back(page);
   for (Slot& slot : pool->slots_) {
     const std::size_t rows = static_cast<std::size_t>(limits.max_rows);
@@ -61,7 +62,8 @@ Status PagedKvPool::add_request(RequestId request, const decl::RequestParams&) {
 void PagedKvPool::remove_request(RequestId request) {
   const auto it = requests_.find(request);
   if (it == requests_.end()) return;
-  for (Sequence& sequence : it->second) free_.insert(free_.end(), sequence.pages.begin(), sequence.pages.end());
+  for (Sequence& sequence : it->second)
+    for (const std::int32_t page : sequence.pages) release_page(page);
   claimed_pages_ -= pages_per_sequence() * static_cast<int>(spec_.labels.size());
   requests_.erase(it);
 }
@@ -96,12 +98,7 @@ Result<Admit> PagedKvPool::admit(const StepRow& row) {
   if (wanted > spec_.max_tokens_per_request)
     return invalid_request("the context of " + std::to_string(spec_.max_tokens_per_request) +
                            " tokens is full; send a shorter prompt or a smaller max_tokens");
-  const int more = std::max(0, pages_for(wanted) - static_cast<int>(sequence->pages.size()));
-  if (more > static_cast<int>(free_.size())) return Admit::wait;
-  for (int i = 0; i < more; ++i) {
-    sequence->pages.push_back(free_.back());
-    free_.pop_back();
-  }
+  if (!make_writable(*sequence, before, wanted)) return Admit::wait;
   if (row.demand.restart) sequence->forget();
   sequence->planned_tokens = wanted;
   ++sequence->num_in_flight;
@@ -166,12 +163,65 @@ void PagedKvPool::withdraw(const StepRow& row) {
   release_tail(*sequence);
 }
 
+std::int32_t PagedKvPool::take_page() {
+  const std::int32_t page = free_.back();
+  free_.pop_back();
+  num_owners_[static_cast<std::size_t>(page)] = 1;
+  return page;
+}
+
+void PagedKvPool::release_page(std::int32_t page) {
+  if (--num_owners_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);
+}
+
 void PagedKvPool::release_tail(Sequence& sequence) {
   MSTAR_CHECK(sequence.planned_tokens >= sequence.committed_tokens);
   while (static_cast<int>(sequence.pages.size()) > pages_for(sequence.planned_tokens)) {
-    free_.push_back(sequence.pages.back());
+    release_page(sequence.pages.back());
     sequence.pages.pop_back();
   }
+}
+
+bool PagedKvPool::make_writable(Sequence& sequence, int begin, int end) {
+  const int first = begin / spec_.page_tokens, num_pages = pages_for(end);
+  const auto is_shared = [&](int i) {
+    return i < static_cast<int>(sequence.pages.size()) && num_owners_[static_cast<std::size_t>(sequence.pages[i])] > 1;
+  };
+  int more = std::max(0, num_pages - static_cast<int>(sequence.pages.size()));
+  for (int i = first; i < num_pages && begin < end; ++i) more += is_shared(i);
+  if (more > static_cast<int>(free_.size())) return false;
+  for (int i = first; i < num_pages && begin < end; ++i) {
+    if (!is_shared(i)) continue;
+    const std::int32_t shared = sequence.pages[i];
+    sequence.pages[i] = take_page();
+    if (i == first && begin % spec_.page_tokens != 0) copy_page(shared, sequence.pages[i]);
+    release_page(shared);
+  }
+  while (static_cast<int>(sequence.pages.size()) < num_pages) sequence.pages.push_back(take_page());
+  return true;
+}
+
+void PagedKvPool::copy_page(std::int32_t from, std::int32_t to) {
+  for (int layer = 0; layer < spec_.layers; ++layer)
+    for (int part = 0; part < 2; ++part) {
+      const TensorView pages = storage_.view().at(layer).at(part);
+      device_.copy_within(pages.at(to).pointer, pages.at(from).pointer, pages.at(from).bytes(),
+                          device_.default_stream());
+    }
+}
+
+Status PagedKvPool::fork(RequestId request, int from_label, int to_label, Stream) {
+  const Sequence* const from = find(request, from_label);
+  Sequence* const to = find(request, to_label);
+  if (!from || !to) return internal_error("fork of a request or label that '" + spec_.name + "' does not know");
+  if (from == to) return ok_status();
+  to->forget();
+  release_tail(*to);
+  to->pages.assign(from->pages.begin(), from->pages.begin() + pages_for(from->planned_tokens));
+  for (const std::int32_t page : to->pages) ++num_owners_[static_cast<std::size_t>(page)];
+  // Rows of `from` in flight end before anything that reads the copy, or their request fails.
+  to->committed_tokens = to->planned_tokens = from->planned_tokens;
+  return ok_status();
 }
 
 Usage PagedKvPool::usage() const {

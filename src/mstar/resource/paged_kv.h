@@ -9,7 +9,8 @@
 
 namespace mstar::resource {
 
-// Invariant at every quiescent point: free + owned = total (page 0 is neither).
+// A fork shares pages; a page is copied when one of its owners is about to write into it. Invariant at every quiescent
+// point: free + owned (by one label or several) = total; page 0 is neither.
 class PagedKvPool final : public Resource {
  public:
   static Result<std::unique_ptr<PagedKvPool>> create(const decl::PagedKv& spec, const PoolLimits& limits,
@@ -23,6 +24,8 @@ class PagedKvPool final : public Resource {
   Status plan(const StepRows& rows, Stream stream) override;
   void commit(const StepRow& row) override;
   void rollback(const StepRow& row) override;
+  // Cost: O(pages) on the host; no bytes move.
+  Status fork(RequestId request, int from_label, int to_label, Stream stream) override;
   Usage usage() const override;
 
   // Keys and values of one layer for the rows planned in `slot`, lengths counting this step's tokens.
@@ -52,19 +55,28 @@ class PagedKvPool final : public Resource {
     int num_rows = 0;
     int num_tokens = 0;
   };
-  PagedKvPool(const decl::PagedKv& spec, const PoolLimits& limits) : spec_(spec), limits_(limits) {}
+  PagedKvPool(const decl::PagedKv& spec, const PoolLimits& limits, Device& device)
+      : spec_(spec), limits_(limits), device_(device) {}
   int pages_for(int tokens) const { return (tokens + spec_.page_tokens - 1) / spec_.page_tokens; }
   int pages_per_sequence() const { return pages_for(spec_.max_tokens_per_request); }
+  std::int32_t take_page();
+  void release_page(std::int32_t page);
   void release_tail(Sequence& sequence);
+  // Gives the sequence pages of its own for positions [begin, end), keeping what stands before `begin`; false, and
+  // nothing has changed, when too few are free.
+  bool make_writable(Sequence& sequence, int begin, int end);
+  void copy_page(std::int32_t from, std::int32_t to);
   Sequence* find(const StepRow& row) { return find(row.request, row.demand.label); }
   Sequence* find(RequestId request, int label);
   void plan_row(Slot& slot, int index, const Sequence* sequence, const StepRow& row, std::int32_t first_token) const;
 
   decl::PagedKv spec_;
   PoolLimits limits_;
+  Device& device_;
   int num_pages_ = 0;
   Tensor storage_;  // [layers, 2, num_pages, page_tokens, kv_heads, head_dim]
   std::vector<std::int32_t> free_;
+  std::vector<std::uint16_t> num_owners_;  // sequences that hold each page
   int claimed_pages_ = 0;
   std::unordered_map<RequestId, std::vector<Sequence>> requests_;  // one Sequence per label
   std::vector<Slot> slots_;

@@ -56,6 +56,10 @@ struct Sizer {
 
 }  // namespace
 
+Status Resource::fork(RequestId, int, int, Stream) {
+  return internal_error("resource '" + usage().name + "' has no labels to fork");
+}
+
 std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limits) {
   return std::visit(Sizer{limits}, spec);
 }

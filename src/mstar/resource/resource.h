@@ -80,6 +80,10 @@ class Resource {
   // ignored.
   virtual void commit(const StepRow& row) = 0;
   virtual void rollback(const StepRow& row) = 0;
+  // Makes a label of the request equal to another as it stands after the rows admitted so far; what `to_label` held is
+  // gone. Steps launched before it on `stream` are seen, later ones not. Resources without labels are never asked.
+  // internal when the request or a label is unknown.
+  virtual Status fork(RequestId request, int from_label, int to_label, Stream stream);
   virtual Usage usage() const = 0;
 };
 

@@ -1,14 +1,16 @@
 // Seeded random lives of requests over all kinds of resources at once, beside a shadow that keeps the plain truth: who
-// owns which tokens, with two steps in flight, rows that are withdrawn or rolled back, windows that restart, removals
-// at any time.
+// owns which tokens, with two steps in flight, rows that are withdrawn or rolled back, windows that restart, labels
+// that fork, removals at any time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 #include <tuple>
+#include <vector>
 
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/resource/cross_kv.h"
@@ -29,19 +31,35 @@ struct Flight {
   int tokens = 0;
   bool stale = false;
 };
+// What a forward would leave in a KV place.
+using Stamp = std::tuple<std::uint64_t, int, int, int>;  // request, label, epoch, position
+
 struct ShadowLabel {
   int epoch = 0;  // counts restarts
   int committed = 0;
-  int held_pages = 0;
+  std::vector<std::shared_ptr<int>> pages;  // shared after a fork
+  std::vector<Stamp> tokens;                // what stands at each position, in flight too
   std::deque<Flight> flights;
   bool broken = false;  // an older row was rolled back: the younger ones must be too
   int planned() const {
-    int tokens = committed;
-    for (const Flight& flight : flights) tokens += flight.stale ? 0 : flight.tokens;
-    return tokens;
+    int total = committed;
+    for (const Flight& flight : flights) total += flight.stale ? 0 : flight.tokens;
+    return total;
+  }
+  // Pages for positions up to `end`, own ones from `begin` on.
+  void hold(int begin, int end) {
+    pages.resize(std::max<std::size_t>(pages.size(), static_cast<std::size_t>(pages_for(end))));
+    for (int i = 0; i < pages_for(end); ++i) {
+      auto& page = pages[static_cast<std::size_t>(i)];
+      if (!page || (begin < end && i >= begin / kPageTokens && page.use_count() > 1)) page = std::make_shared<int>();
+    }
+  }
+  void drop_tail() {
+    pages.resize(std::min<std::size_t>(pages.size(), static_cast<std::size_t>(pages_for(planned()))));
   }
   void forget() {
     ++epoch;
+    tokens.clear();
     committed = 0;
     for (Flight& flight : flights) flight.stale = true;
   }
@@ -56,9 +74,6 @@ struct ShadowRequest {
 struct FlightStep {
   StepRows rows;
 };
-// What a forward would leave in a KV place.
-using Stamp = std::tuple<std::uint64_t, int, int, int>;  // request, label, epoch, position
-
 class World {
  public:
   World(unsigned seed, int max_requests) : random_(seed), max_requests_(max_requests), device_(make_cpu_device()) {
@@ -82,7 +97,7 @@ class World {
 
   void run(int num_events) {
     for (int event = 0; event < num_events && !::testing::Test::HasFatalFailure(); ++event) {
-      switch (pick(10)) {
+      switch (pick(11)) {
         case 0:
         case 1:
           add();
@@ -94,8 +109,11 @@ class World {
           clear();
           break;
         case 4:
+          fork();
+          break;
         case 5:
         case 6:
+        case 7:
           begin_step();
           break;
         default:
@@ -109,7 +127,7 @@ class World {
     check_all();
     for (const Resource* each : all_) EXPECT_EQ(each->usage().used, 0) << each->usage().name;
   }
-  int num_steps = 0, num_refused = 0, num_rolled_back = 0, num_full = 0, num_withdrawn = 0;
+  int num_steps = 0, num_refused = 0, num_rolled_back = 0, num_full = 0, num_withdrawn = 0, num_forks = 0;
 
  private:
   template <class T>
@@ -158,7 +176,27 @@ class World {
     paged_->clear(RequestId(77777777), 0);
     paged_->clear(RequestId(id), kNumLabels);
     label.forget();
-    label.held_pages = 0;
+    label.pages.clear();
+  }
+  void fork() {
+    if (live_.empty()) return;
+    const std::uint64_t id = any_known();
+    const int from = pick(kNumLabels), to = 1 - from;
+    EXPECT_FALSE(paged_->fork(RequestId(77777777), from, to, {}));
+    EXPECT_FALSE(paged_->fork(RequestId(id), from, kNumLabels, {}));
+    ShadowRequest& request = live_[id];
+    if (request.labels[from].broken) return;
+    ASSERT_TRUE(paged_->fork(RequestId(id), from, to, {}));
+    ASSERT_TRUE(state_->fork(RequestId(id), from, to, {}));
+    ShadowLabel& source = request.labels[from];
+    ShadowLabel& target = request.labels[to];
+    target.forget();
+    target.broken = false;
+    target.committed = source.planned();
+    target.tokens = source.tokens;
+    target.tokens.resize(static_cast<std::size_t>(target.committed));
+    target.pages.assign(source.pages.begin(), source.pages.begin() + pages_for(target.committed));
+    ++num_forks;
   }
 
   void withdraw(std::size_t count, const StepRow& row) {
@@ -183,10 +221,10 @@ class World {
     EXPECT_EQ(granted == all_.size(), fits_kv && fits_context);
     const bool withdrawn = granted == all_.size() && pick(12) == 0;
     if (changes_kv && row.demand.restart) label.forget();
-    if (changes_kv) label.held_pages = std::max(label.held_pages, pages_for(planned));
+    if (changes_kv) label.hold(label.planned(), planned);
     if (granted < all_.size() || withdrawn) {
       withdraw(granted, row);
-      if (changes_kv) label.held_pages = pages_for(label.planned());
+      if (changes_kv) label.drop_tail();
       num_full += !fits_kv;
       num_withdrawn += withdrawn;
       return false;
@@ -230,8 +268,8 @@ class World {
     int context_tokens = 0;
     for (int r = 0; r < rows.num_rows(); ++r) {
       const StepRow& row = rows.rows[r];
-      const ShadowRequest& request = live_[row.request.value];
-      const ShadowLabel& label = request.labels[row.demand.label];
+      ShadowRequest& request = live_[row.request.value];
+      ShadowLabel& label = request.labels[row.demand.label];
       const int length = label.planned();
       ASSERT_EQ(kv.lengths[r], length);
       ASSERT_EQ(ragged.offsets[r + 1] - ragged.offsets[r], row.demand.tokens);
@@ -239,7 +277,10 @@ class World {
         const int position = length - row.demand.tokens + t;
         ASSERT_EQ(paged_->positions(rows.slot)[ragged.offsets[r] + t], position);
         const int page = kv.page_table[r * kv.max_pages + position / kPageTokens];
-        memory_[{page, position % kPageTokens}] = {row.request.value, row.demand.label, label.epoch, position};
+        const Stamp stamp(row.request.value, row.demand.label, label.epoch, position);
+        label.tokens.resize(std::max<std::size_t>(label.tokens.size(), static_cast<std::size_t>(position) + 1));
+        label.tokens[static_cast<std::size_t>(position)] = stamp;
+        write(kv, page, position % kPageTokens, stamp);
       }
       ASSERT_EQ(cross.lengths[r], request.contexts.empty() ? request.context : request.contexts.back());
       context_tokens += row.demand.context_tokens;
@@ -247,6 +288,13 @@ class World {
       const std::int64_t draw = request.draws - (row.demand.samples ? 1 : 0);
       ASSERT_EQ(static_cast<std::int64_t>(sampler_->rows(rows.slot)[r].offset), draw);
     }
+  }
+
+  // Into the pool's own memory, so that what a fork copies is looked at.
+  void write(const PagedKvView& kv, int page, int place, const Stamp& stamp) {
+    stamps_.push_back(stamp);
+    for (const TensorView& part : {kv.keys, kv.values})
+      part.data<float>()[page * kPageTokens + place] = static_cast<float>(stamps_.size() - 1);
   }
 
   void end_step() {
@@ -262,7 +310,7 @@ class World {
       const Flight flight = label->flights.front();
       label->flights.pop_front();
       if (!flight.stale && !rolled_back) label->committed += flight.tokens;
-      if (!flight.stale && rolled_back) label->held_pages = pages_for(label->planned());
+      if (!flight.stale && rolled_back) label->drop_tail();
       label->broken = rolled_back && std::any_of(label->flights.begin(), label->flights.end(),
                                                  [](const Flight& each) { return !each.stale; });
       num_rolled_back += rolled_back;
@@ -279,25 +327,27 @@ class World {
   void check_all() {
     StepRows probe;
     probe.slot = kProbeSlot;
-    std::int64_t held = 0;
+    std::set<const int*> pages_held;
     for (const auto& [id, request] : live_)
       for (int label = 0; label < kNumLabels; ++label) {
         probe.add({RequestId(id), {.label = label}});
-        held += request.labels[label].held_pages;
+        for (const auto& page : request.labels[label].pages) pages_held.insert(page.get());
         ASSERT_EQ(paged_->length(RequestId(id), label), request.labels[label].committed);
       }
     const Usage pages = paged_->usage();
+    const auto held = static_cast<std::int64_t>(pages_held.size());
     ASSERT_EQ(pages.used, held);
     ASSERT_EQ(pages.total, max_requests_ * kNumLabels * kPagesPerSequence);
     ASSERT_EQ(paged_->free_pages() + held, pages.total);
     ASSERT_EQ(cross_->free_slots() + cross_->usage().used, max_requests_);
     ASSERT_EQ(cross_->usage().used, static_cast<std::int64_t>(live_.size()));
     for (Resource* each : all_) ASSERT_TRUE(each->plan(probe, {}));
-    std::set<int> owned_pages, owned_contexts, owned_states;
+    std::map<int, const int*> owned_pages;
+    std::set<int> owned_contexts, owned_states;
     for (int r = 0; r < probe.num_rows(); ++r) check_sequence(probe, r, owned_pages, owned_contexts, owned_states);
   }
 
-  void check_sequence(const StepRows& probe, int r, std::set<int>& pages, std::set<int>& contexts,
+  void check_sequence(const StepRows& probe, int r, std::map<int, const int*>& pages, std::set<int>& contexts,
                       std::set<int>& states) {
     const StepRow& row = probe.rows[r];
     ShadowRequest& request = live_[row.request.value];
@@ -310,13 +360,17 @@ class World {
         ASSERT_EQ(table[i], 0);
       } else {
         ASSERT_TRUE(table[i] >= 1 && table[i] <= paged_->usage().total);
-        ASSERT_TRUE(pages.insert(table[i]).second) << "page " << table[i] << " has two owners";
+        const int* const wanted = label.pages[static_cast<std::size_t>(i)].get();
+        ASSERT_EQ(pages.try_emplace(table[i], wanted).first->second, wanted)
+            << "page " << table[i] << " has two owners";
       }
     }
     for (int position = 0; position < label.committed; ++position) {
-      const Stamp wanted(row.request.value, row.demand.label, label.epoch, position);
-      ASSERT_EQ((memory_[{table[position / kPageTokens], position % kPageTokens}]), wanted)
-          << "a committed token was lost";
+      for (const TensorView& part : {kv.keys, kv.values}) {
+        const float stamp = part.data<float>()[table[position / kPageTokens] * kPageTokens + position % kPageTokens];
+        ASSERT_EQ(stamps_[static_cast<std::size_t>(stamp)], label.tokens[static_cast<std::size_t>(position)])
+            << "a committed token was lost";
+      }
     }
     const SlotKvView cross = cross_->view(0, kProbeSlot);
     ASSERT_TRUE(cross.slots[r] >= 1 && cross.slots[r] <= max_requests_);
@@ -340,13 +394,13 @@ class World {
   std::vector<Resource*> all_;
   std::map<std::uint64_t, ShadowRequest> live_;
   std::deque<FlightStep> steps_;
-  std::map<std::pair<int, int>, Stamp> memory_;
+  std::vector<Stamp> stamps_ = {{}};
   int next_slot_ = 0;
   std::uint64_t last_id_ = 0;
 };
 
 TEST(ResourceProperty, RandomLivesKeepEveryInvariant) {
-  int num_steps = 0, num_refused = 0, num_rolled_back = 0, num_full = 0, num_withdrawn = 0;
+  int num_steps = 0, num_refused = 0, num_rolled_back = 0, num_full = 0, num_withdrawn = 0, num_forks = 0;
   for (unsigned seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     World world(seed, 1 + static_cast<int>(seed % 5));
@@ -357,6 +411,7 @@ TEST(ResourceProperty, RandomLivesKeepEveryInvariant) {
     num_rolled_back += world.num_rolled_back;
     num_full += world.num_full;
     num_withdrawn += world.num_withdrawn;
+    num_forks += world.num_forks;
   }
   // The events reached what they are for.
   EXPECT_GT(num_steps, 2000);
@@ -364,6 +419,7 @@ TEST(ResourceProperty, RandomLivesKeepEveryInvariant) {
   EXPECT_GT(num_rolled_back, 200);
   EXPECT_GT(num_full, 100);
   EXPECT_GT(num_withdrawn, 100);
+  EXPECT_GT(num_forks, 500);
 }
 
 }  // namespace

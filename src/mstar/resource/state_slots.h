@@ -25,6 +25,7 @@ class StateSlots final : public Resource {
   Status plan(const StepRows& rows, Stream stream) override;
   void commit(const StepRow&) override {}
   void rollback(const StepRow&) override {}
+  Status fork(RequestId request, int from_label, int to_label, Stream stream) override;
   Usage usage() const override;
 
   // Slot of each planned row [num_rows] i32.
@@ -32,8 +33,6 @@ class StateSlots final : public Resource {
   std::span<const std::int32_t> slot_index_on_host(int slot) const { return plans_[slot].host(); }
   // All slots of one declared tensor: [num_slots, dims...].
   TensorView tensor(int index) const { return storage_[index].view(); }
-  // Copies one label's tensors to another (a fork). internal when request or label is unknown.
-  Status fork(RequestId request, int from_label, int to_label, Stream stream);
 
  private:
   StateSlots(std::string name, int num_labels, const PoolLimits& limits, Device& device)
