@@ -146,9 +146,11 @@ int ProgressBoard::columns() const {
 }
 
 void ProgressBoard::put(const std::vector<std::string>& lines) {
-  clear();
   std::string text;
   for (const std::string& line : lines) text += (text.empty() ? "" : "\n") + line;
+  if (num_drawn_ > 0 && text == drawn_) return;
+  clear();
+  drawn_ = text;
   std::fputs(text.c_str(), out_);
   std::fflush(out_);
   num_drawn_ = static_cast<int>(lines.size());

@@ -52,7 +52,8 @@ class ProgressBoard {
 
   std::FILE* out_;
   bool on_terminal_;
-  int num_drawn_ = 0;
+  std::string drawn_;
+  int num_drawn_ = 0;  // lines
 };
 
 }  // namespace mstar::apps

@@ -62,7 +62,7 @@ class Transcription {
   std::atomic<bool> working_{false};
   std::size_t num_started_ = 0, num_printed_ = 0;
   int max_running_ = 1;
-  int num_faults_ = 0, num_skipped_ = 0, num_done_ = 0;
+  int num_faults_ = 0, num_missing_ = 0, num_skipped_ = 0, num_done_ = 0;
   double audio_s_ = 0;
   TranscribeJob::Clock::time_point began_;
 };
@@ -76,6 +76,7 @@ Status Transcription::prepare() {
   std::vector<std::string> faults;
   std::vector<InputFile> inputs = find_inputs(flags_.files, faults);
   for (const std::string& each : faults) fault(each);
+  num_missing_ = num_faults_;
   std::vector<std::filesystem::path> outputs(inputs.size());
   if (!to_stdout()) {
     MSTAR_TRY_ASSIGN(outputs, plan_outputs(inputs, flags_.output, flags_.format));
@@ -223,8 +224,9 @@ int Transcription::finish() {
   board_.clear();
   const double elapsed_s = std::chrono::duration<double>(TranscribeJob::Clock::now() - began_).count();
   if (files_.size() + static_cast<std::size_t>(num_skipped_) > 1 && !flags_.quiet) {
-    std::string line = fmt::format("{} of {} files, {} of audio in {:.1f} s", num_done_, files_.size(),
-                                   format_clock(audio_s_), elapsed_s);
+    std::string line =
+        fmt::format("{} of {} files", num_done_, files_.size() + static_cast<std::size_t>(num_skipped_ + num_missing_));
+    if (num_done_ > 0) line += fmt::format(", {} of audio in {:.1f} s", format_clock(audio_s_), elapsed_s);
     if (const std::string speed = format_speed(audio_s_, elapsed_s); !speed.empty())
       line += ", " + speed + " real time";
     if (num_faults_ > 0) line += fmt::format("; {} failed", num_faults_);

@@ -1,0 +1,379 @@
+#!/usr/bin/env python3
+"""The mstar binary as a user meets it: arguments, files, pipes, signals, exit status.
+
+Usage: cli_test.py PATH_TO_MSTAR [unittest options]. Tests that need a model use whisper-tiny.en of the user's cache, or the
+directory that MSTAR_TEST_MODEL names, and are skipped without one.
+"""
+import json
+import math
+import os
+import pathlib
+import pty
+import re
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+import wave
+
+MSTAR = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "mstar"
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+MODEL = os.environ.get("MSTAR_TEST_MODEL", str(CACHE / "mstar/weights/whisper-tiny.en"))
+SPEECH = pathlib.Path("/usr/share/pocketsphinx/test/data/librivox/sense_and_sensibility_01_austen_64kb-0930.wav")
+SAID = "He might even have been made amiable himself."
+WAIT_S = 240  # sanitizers and busy machines are slow; nothing here measures time
+
+needs_model = unittest.skipUnless(os.path.isdir(MODEL), "no weights in the cache: ./dev weights whisper-tiny.en")
+needs_speech = unittest.skipUnless(os.path.isdir(MODEL) and SPEECH.exists(),
+                                   "needs the weights and the package pocketsphinx-testdata")
+
+
+def mstar(*arguments, **options):
+    return subprocess.run([MSTAR, *map(str, arguments)], capture_output=True, timeout=WAIT_S, text=options.pop("text", True),
+                          **options)
+
+
+def write_tone(path, seconds=1.0):
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16000)
+        file.writeframes(b"".join(struct.pack("<h", int(3000 * math.sin(i / 5))) for i in range(int(16000 * seconds))))
+
+
+def write_long_speech(path, times):
+    with wave.open(str(SPEECH)) as source, wave.open(str(path), "wb") as out:
+        frames = source.readframes(source.getnframes())
+        out.setparams(source.getparams())
+        for _ in range(times):
+            out.writeframes(frames)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="mstar_cli_"))
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+
+    def check(self, result, status):
+        self.assertEqual(result.returncode, status, f"stdout: {result.stdout}\nstderr: {result.stderr}")
+        return result
+
+
+class Calls(Case):
+    """What needs no model."""
+
+    def test_version(self):
+        out = self.check(mstar("--version"), 0).stdout
+        self.assertRegex(out, r"\Amstar \d+\.\d+\.\d+\nbuild: +\S+.*\nprocessor: .*threads\nkernels: ")
+
+    def test_help_names_the_commands(self):
+        out = self.check(mstar("--help"), 0).stdout
+        for command in ("serve", "transcribe", "run", "inspect"):
+            self.assertIn(command, out)
+        self.assertIn("--format", self.check(mstar("transcribe", "--help"), 0).stdout)
+
+    def test_wrong_calls_end_with_2(self):
+        for call in ([], ["frob"], ["transcribe"], ["serve", "--frob"], ["transcribe", "a.wav", "--threads", "x"],
+                     ["--log-level", "loud", "inspect", "x"]):
+            self.check(mstar(*call), 2)
+
+    def test_bad_format(self):
+        result = self.check(mstar("transcribe", "a.wav", "--format", "pdf"), 2)
+        self.assertIn("--format must be txt, srt, vtt or json, not 'pdf'", result.stderr)
+
+    def test_bad_task_and_param(self):
+        self.assertIn("--task", self.check(mstar("transcribe", "a.wav", "--task", "sing"), 2).stderr)
+        self.assertIn("NAME=VALUE", self.check(mstar("transcribe", "a.wav", "--param", "x"), 2).stderr)
+
+    def test_missing_files_are_named_without_loading_a_model(self):
+        result = self.check(mstar("transcribe", self.dir / "no.wav", self.dir, "--model", "/no/model"), 1)
+        self.assertIn("no.wav: no such file", result.stderr)
+        self.assertIn("no audio file in this directory", result.stderr)
+        self.assertNotIn("/no/model", result.stderr)
+
+    def test_output_that_is_no_directory(self):
+        write_tone(self.dir / "a.wav")
+        (self.dir / "out").write_text("a file")
+        result = self.check(mstar("transcribe", self.dir / "a.wav", "--output", self.dir / "out"), 1)
+        self.assertIn("out", result.stderr)
+
+    def test_two_inputs_for_one_output(self):
+        for name in ("x", "y"):
+            (self.dir / name).mkdir()
+            write_tone(self.dir / name / "a.wav")
+        result = self.check(mstar("transcribe", self.dir / "x/a.wav", self.dir / "y/a.wav", "--output", self.dir / "o"), 2)
+        self.assertIn("would both be written to", result.stderr)
+
+    def test_no_model_anywhere(self):
+        write_tone(self.dir / "a.wav")
+        env = dict(os.environ, XDG_CACHE_HOME=str(self.dir / "cache"))
+        result = self.check(mstar("transcribe", self.dir / "a.wav", env=env), 1)
+        self.assertIn("./dev weights", result.stderr)
+        self.assertIn("--model", result.stderr)
+
+    def test_model_not_found(self):
+        for command in ("serve", "inspect", "run"):
+            self.assertIn("no model 'nope'", self.check(mstar(command, "nope"), 1).stderr)
+
+    def test_a_directory_without_weights(self):
+        self.assertIn(str(self.dir), self.check(mstar("inspect", self.dir), 1).stderr)
+
+    def test_bad_yaml_is_told_with_its_place(self):
+        config = self.dir / "c.yaml"
+        config.write_text("model: whisper\nserver:\n  prot: 8000\nthreads: many\n")
+        result = self.check(mstar("serve", config), 2)
+        self.assertIn(f"{config}:3:3: unknown key 'prot' in 'server'; did you mean 'port'? Allowed: host, port", result.stderr)
+        self.assertIn(f"{config}:4:10: 'threads' must be a whole number", result.stderr)
+        config.write_text("model: [a\n")
+        self.assertRegex(self.check(mstar("serve", config), 2).stderr, re.escape(str(config)) + r":\d+:\d+: ")
+        self.assertIn("No such file", self.check(mstar("serve", self.dir / "none.yaml"), 1).stderr)
+
+    def test_process_isolation_is_refused_or_works(self):
+        config = self.dir / "c.yaml"
+        config.write_text("model: nope\nisolation: fork\n")
+        self.assertIn("must be one of thread, process", self.check(mstar("serve", config), 2).stderr)
+
+
+@needs_model
+class Models(Case):
+    """What needs a model but no speech."""
+
+    def test_inspect(self):
+        out = self.check(mstar("inspect", MODEL), 0).stdout
+        for text in ("family whisper", "walk decode", "`- decoder: token -> token, score", "paged_kv", "rank 0: ", "budget"):
+            self.assertIn(text, out)
+        models = json.loads(self.check(mstar("inspect", MODEL, "--json"), 0).stdout)
+        self.assertEqual([c["name"] for c in models[0]["components"] if c["on"] == "host"], ["audio", "segment"])
+        self.assertEqual({w["name"] for w in models[0]["walks"]}, {"detect", "listen", "prompt", "decode", "close"})
+        self.assertTrue(models[0]["weights"]["homes"])
+
+    def test_inspect_of_a_config_shows_the_placement(self):
+        config = self.dir / "c.yaml"
+        config.write_text(f"model: {MODEL}\nname: w\nnode_groups:\n- {{components: [decoder], ranks: [1, 2]}}\n")
+        self.assertIn("ranks 1, 2: decoder  (2 replicas)", self.check(mstar("inspect", config), 0).stdout)
+        config.write_text(f"model: {MODEL}\nnode_groups:\n- {{components: [decodr], ranks: [1]}}\n")
+        self.assertIn("did you mean 'decoder'?", self.check(mstar("inspect", config), 1).stderr)
+
+    def test_a_bad_file_fails_alone(self):
+        (self.dir / "in").mkdir()
+        write_tone(self.dir / "in/good.wav")
+        (self.dir / "in/empty.wav").write_bytes(b"")
+        (self.dir / "in/text.wav").write_text("this is no audio")
+        result = self.check(mstar("transcribe", self.dir / "in", "--output", self.dir / "out", "--model", MODEL), 1)
+        self.assertEqual([p.name for p in (self.dir / "out").iterdir()], ["good.txt"])
+        self.assertRegex(result.stderr, r"empty\.wav: .*empty")
+        self.assertRegex(result.stderr, r"text\.wav: ")
+        self.assertIn("1 of 3 files", result.stderr)
+        self.assertIn("2 failed", result.stderr)
+
+    def test_too_little_memory_is_refused_with_a_table(self):
+        result = self.check(mstar("serve", MODEL, "--memory", "30M"), 1)
+        for text in ("--memory", "decoder.cross", "together", "30 MiB"):
+            self.assertIn(text, result.stderr)
+        self.assertIn("no size", self.check(mstar("serve", MODEL, "--memory", "lots"), 2).stderr)
+
+    def test_a_damaged_checkpoint_is_refused(self):
+        copy = self.dir / "damaged"
+        copy.mkdir()
+        for file in pathlib.Path(MODEL).iterdir():
+            if file.name != "model.bin":
+                (copy / file.name).symlink_to(file.resolve())
+        whole = (pathlib.Path(MODEL) / "model.bin").read_bytes()
+        (copy / "model.bin").write_bytes(whole[:len(whole) // 2])
+        result = self.check(mstar("transcribe", "-", "--model", copy, input=""), 1)
+        self.assertIn("model.bin", result.stderr)
+
+
+@needs_speech
+class Transcribe(Case):
+    def transcribe(self, *arguments, **options):
+        return mstar("transcribe", *arguments, "--model", MODEL, **options)
+
+    def test_one_file_to_a_pipe_is_just_its_text(self):
+        result = self.check(self.transcribe(SPEECH), 0)
+        self.assertEqual(result.stdout, SAID + "\n")
+        self.assertRegex(result.stderr, r"0930\.wav: 3\.3 s of audio in [\d.]+ s, [\d.]+x real time\n\Z")
+        self.assertNotIn("\x1b", result.stderr)
+        self.assertNotIn("\r", result.stderr)
+
+    def test_standard_input(self):
+        with open(SPEECH, "rb") as file:
+            result = self.check(self.transcribe("-", "--quiet", stdin=file), 0)
+        self.assertEqual(result.stdout, SAID + "\n")
+        self.assertEqual(result.stderr, "")
+
+    def test_every_format_into_a_directory(self):
+        for name in ("txt", "srt", "vtt", "json"):
+            self.check(self.transcribe(SPEECH, "--format", name, "--output", self.dir / "out"), 0)
+        out = {p.suffix: p.read_text() for p in (self.dir / "out").iterdir()}
+        self.assertEqual(out[".txt"], SAID + "\n")
+        self.assertRegex(out[".srt"], r"\A1\n00:00:00,000 --> 00:00:0\d,\d{3}\n" + SAID + r"\n\n\Z")
+        self.assertRegex(out[".vtt"], r"\AWEBVTT\n\n00:00\.000 --> 00:0\d\.\d{3}\n" + SAID + r"\n\n\Z")
+        result = json.loads(out[".json"])
+        self.assertEqual((result["text"], result["language"]), (SAID, "en"))
+        self.assertAlmostEqual(result["duration"], 3.29, places=2)
+        self.assertEqual(result["segments"][0]["start"], 0.0)
+        self.assertTrue(result["segments"][0]["tokens"])
+
+    def test_existing_files_stay_unless_forced(self):
+        out = self.dir / "out"
+        out.mkdir()
+        target = out / (SPEECH.stem + ".txt")
+        target.write_text("mine")
+        result = self.check(self.transcribe(SPEECH, "--output", out), 0)
+        self.assertIn("skipped", result.stderr)
+        self.assertEqual(target.read_text(), "mine")
+        self.check(self.transcribe(SPEECH, "--output", out, "--force"), 0)
+        self.assertEqual(target.read_text(), SAID + "\n")
+
+    def test_several_files_come_in_the_order_of_the_arguments(self):
+        files = []
+        for i, seconds in enumerate((3, 0.5, 2)):
+            files.append(self.dir / f"{i}.wav")
+            write_tone(files[-1], seconds)
+        out = self.check(self.transcribe(*files), 0).stdout
+        self.assertEqual(re.findall(r"==> (.*) <==", out), [str(f) for f in files])
+        lines = self.check(self.transcribe(*files, "--format", "json"), 0).stdout.splitlines()
+        self.assertEqual([json.loads(line)["file"] for line in lines], [str(f) for f in files])
+
+    def test_a_language_that_the_model_does_not_know(self):
+        result = self.check(self.transcribe(SPEECH, "--language", "de"), 1)
+        self.assertIn("English", result.stderr)
+
+    def test_a_terminal_gets_one_line_that_is_redrawn(self):
+        parent, child = pty.openpty()
+        process = subprocess.Popen([MSTAR, "transcribe", str(SPEECH), "--model", MODEL], stdout=subprocess.PIPE, stderr=child)
+        os.close(child)
+        shown = b""
+        try:
+            while True:
+                if not select.select([parent], [], [], WAIT_S)[0]:
+                    break
+                shown += os.read(parent, 4096)
+        except OSError:  # how a pseudo terminal says that the other side closed
+            pass
+        out, _ = process.communicate(timeout=WAIT_S)
+        os.close(parent)
+        self.assertEqual(process.returncode, 0)
+        self.assertEqual(out.decode(), SAID + "\n")
+        text = shown.decode()
+        self.assertIn("loading", text)
+        self.assertRegex(text, r"0%  0:00/0:03")
+        self.assertIn("\r\x1b[K", text)
+        self.assertRegex(text, r"real time\r\n\Z")
+
+    def start_long(self, *arguments):
+        write_long_speech(self.dir / "long.wav", 200)
+        process = subprocess.Popen([MSTAR, "transcribe", str(SPEECH), str(self.dir / "long.wav"), "--model", MODEL,
+                                    "--max-requests", "1", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # The first file is done: what comes now is inside the second one.
+        line = process.stderr.readline()
+        self.assertIn("real time", line)
+        return process
+
+    def test_interrupt_keeps_what_is_done(self):
+        out = self.dir / "out"
+        process = self.start_long("--output", str(out), "--format", "json")
+        deadline = time.monotonic() + WAIT_S
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=max(1, deadline - time.monotonic()))
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertTrue((out / (SPEECH.stem + ".json")).exists())
+        self.assertFalse((out / "long.json").exists())
+        partial = out / "long.partial.json"
+        if partial.exists():  # a busy machine may not have ended one window
+            self.assertTrue(json.loads(partial.read_text())["partial"])
+            self.assertIn("only the first", errors)
+        self.assertIn("interrupted", errors)
+        self.assertEqual([p.name for p in out.iterdir() if ".tmp" in p.name], [])
+
+    def test_a_second_interrupt_quits_at_once(self):
+        process = self.start_long()
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=WAIT_S)
+        self.assertIn(process.returncode, (130, 143))
+
+    def test_run_prints_chunks_as_they_come(self):
+        out = self.check(mstar("run", MODEL, "--file", SPEECH), 0).stdout
+        self.assertEqual(json.loads(out.splitlines()[0])["text"].strip(), SAID)
+        self.assertIn("Write audio:", self.check(mstar("run", MODEL, "--file", "x.unknown"), 2).stderr)
+
+
+@needs_model
+class Serve(Case):
+    def start(self, *arguments):
+        process = subprocess.Popen([MSTAR, "serve", *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.kill)
+        said = ""
+        while True:
+            line = process.stderr.readline()
+            said += line
+            if not line:
+                self.fail("the server ended: " + said)
+            if found := re.match(r"ready on (http://\S+)", line):
+                return process, found.group(1), said
+
+    def get(self, url):
+        with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+            return answer.read().decode()
+
+    def test_serves_and_ends_with_0_on_sigterm(self):
+        process, url, said = self.start(MODEL, "--port", 0, "--alias", "whisper-1")
+        self.assertIn("decoder.kv", said)
+        self.assertIn("whisper-1", said)
+        models = json.loads(self.get(url + "/v1/models"))["data"]
+        self.assertIn("whisper-1", [m["id"] for m in models] + sum((m.get("aliases", []) for m in models), []))
+        self.get(url + "/health")
+        commands = [process.stderr.readline() for _ in range(6)]
+        self.assertTrue(any("/v1/audio/transcriptions -F model=" in c for c in commands), commands)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(WAIT_S), 0)
+
+    def test_interrupt_ends_with_0_too(self):
+        process, _, _ = self.start(MODEL, "--port", 0)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(WAIT_S), 0)
+
+    def test_a_config_with_two_workers(self):
+        config = self.dir / "c.yaml"
+        config.write_text(f"model: {MODEL}\nname: w\naliases: [whisper-1]\nserver: {{port: 0}}\nnode_groups:\n"
+                          "- {components: [features, encoder], ranks: [0]}\n- {components: [cross, decoder], ranks: [1]}\n"
+                          f"warmup_requests:\n- files: ['audio:{self.dir}/tone.wav']\n")
+        write_tone(self.dir / "tone.wav")
+        process, url, said = self.start(config)
+        self.assertIn("     1  w", said)
+        self.assertIn("w", self.get(url + "/v1/models"))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(WAIT_S), 0)
+
+    def test_a_warmup_request_that_fails_stops_the_start(self):
+        config = self.dir / "c.yaml"
+        config.write_text(f"model: {MODEL}\nserver: {{port: 0}}\nwarmup_requests:\n- text: no audio\n")
+        self.assertIn("warmup request 1", self.check(mstar("serve", config), 1).stderr)
+
+    def test_a_port_in_use(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            result = self.check(mstar("serve", MODEL, "--port", port), 1)
+        self.assertIn(f"{port} is already in use", result.stderr)
+
+    def test_a_port_that_is_none(self):
+        self.assertIn("--port", self.check(mstar("serve", MODEL, "--port", 70000), 2).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
