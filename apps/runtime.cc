@@ -77,12 +77,13 @@ conductor::ServedDeployment Runtime::deploy(const Served& served, std::vector<wo
       .name = opened.config.name, .aliases = opened.config.aliases, .compiled = served.compiled.get(), .groups = {}};
   for (const std::string& alias : opened.decl->aliases()) out.aliases.push_back(alias);
   for (worker::WorkerOptions& each : workers)
-    each.models.push_back({.compiled = served.compiled.get(),
+    each.models.push_back({.name = opened.config.name,
+                           .compiled = served.compiled.get(),
                            .checkpoint = opened.checkpoint,
                            .components = {},
                            .limits = limits_of(config_)});
   for (const NodeGroup& group : opened.groups) {
-    conductor::NodeGroup placed{.name = {}, .components = group.components, .replicas = {}};
+    conductor::NodeGroup placed{.name = opened.decl->at(group.components.front()).name(), .components = group.components, .replicas = {}};
     if (group.on_host()) placed.replicas = {WorkerId(0)};
     for (const int rank : group.ranks) {
       const auto worker = static_cast<std::uint32_t>(rank) + 1;

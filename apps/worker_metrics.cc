@@ -39,16 +39,16 @@ std::string Runtime::worker_metrics() const {
   Metric replays("mstar_graph_replays_total", "counter", "Steps that were one launch of a captured graph.");
   Metric allocations("mstar_step_allocations_total", "counter", "Fresh device buffers that steps took.");
   for (std::size_t w = 0; w < workers_.size(); ++w) {
-    const worker::WorkerStats stats = workers_[w]->stats();
-    for (const auto& [model, usage] : stats.resources) {
+    const wire::WorkerStats stats = workers_[w]->stats();
+    for (const auto& usage : stats.pools) {
       const std::string labels =
-          fmt::format("worker=\"{}\",model=\"{}\",resource=\"{}\"", w, label_value(model), usage.name);
+          fmt::format("worker=\"{}\",model=\"{}\",resource=\"{}\"", w, label_value(usage.model), usage.name);
       used.add(labels, usage.used);
       total.add(labels, usage.total);
     }
-    for (const auto& [model, name, counters] : stats.components) {
+    for (const auto& counters : stats.components) {
       const std::string labels =
-          fmt::format("worker=\"{}\",model=\"{}\",component=\"{}\"", w, label_value(model), name);
+          fmt::format("worker=\"{}\",model=\"{}\",component=\"{}\"", w, label_value(counters.model), counters.name);
       steps.add(labels, counters.num_steps);
       rows.add(labels, counters.num_rows);
       replays.add(labels, counters.num_replays);

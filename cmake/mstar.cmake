@@ -53,6 +53,9 @@ function(mstar_module NAME)
   endif()
 endfunction()
 
+# The test binaries with the label tsan: the ones that the thread sanitizer runs.
+add_custom_target(tsan_tests)
+
 # mstar_test(NAME [SOURCES ...] [DEPS ...] [LIBS ...] [LABELS ...] [DATA dir]) - one GoogleTest binary a module.
 function(mstar_test NAME)
   if(NOT MSTAR_TESTS)
@@ -68,6 +71,9 @@ function(mstar_test NAME)
   target_compile_definitions(${target} PRIVATE MSTAR_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   add_test(NAME ${NAME} COMMAND ${target})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT 600 LABELS "${M_LABELS}")
+  if("tsan" IN_LIST M_LABELS)
+    add_dependencies(tsan_tests ${target})
+  endif()
 endfunction()
 
 if(MSTAR_FUZZ)

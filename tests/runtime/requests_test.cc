@@ -107,7 +107,7 @@ TEST(Requests, RowsOfOneBatchAreInDifferentStates) {
   const auto stats = sim.worker(1).stats();
   for (const auto& component : stats.components)
     if (component.name == "decoder") {
-      EXPECT_LT(component.counters.num_steps, component.counters.num_rows);
+      EXPECT_LT(component.num_steps, component.num_rows);
     }
   for (int i = 0; i < 8; ++i)
     expect_answer(submitted[static_cast<std::size_t>(i)],

@@ -193,11 +193,11 @@ void Simulation::expect_empty() {
   EXPECT_TRUE(conductor_->load().empty());
   for (std::uint32_t w = 0; w < workers_.size(); ++w) {
     if (!workers_[w]) continue;
-    const worker::WorkerStats stats = workers_[w]->stats();
+    const wire::WorkerStats stats = workers_[w]->stats();
     EXPECT_EQ(stats.num_requests, 0) << "worker " << w;
     EXPECT_EQ(stats.num_early_signals, 0u) << "worker " << w;
-    for (const auto& [model, usage] : stats.resources)
-      EXPECT_EQ(usage.used, 0) << "worker " << w << ", " << model << "." << usage.name;
+    for (const auto& pool : stats.pools)
+      EXPECT_EQ(pool.used, 0) << "worker " << w << ", " << pool.model << "." << pool.name;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -24,6 +25,7 @@ inline constexpr std::uint32_t kVersion = 1;
 
 // ---- to a worker
 // -------------------------------------------------------------------------------------------------------
+// Requests are added in the order of their ids: a worker drops what comes for an older one that it does not have.
 struct AddRequest {
   RequestId request;
   std::uint32_t model = 0;  // index in the deployment
@@ -79,6 +81,34 @@ struct Removed {
   WorkerId worker;
 };
 using ToConductor = std::variant<WorkerReady, WorkerFailed, FragmentReport, ClientValue, RequestFailed, Removed>;
+
+// What /metrics and the start-up lines say of a worker.
+struct WorkerStats {
+  struct Pool {  // a resource of a model
+    std::string model;
+    std::string name;
+    std::int64_t used = 0;  // pages, slots or rows
+    std::int64_t total = 0;
+    std::uint64_t bytes = 0;  // of device memory
+  };
+  struct Component {  // counters since the start
+    std::string model;
+    std::string name;
+    std::int64_t num_steps = 0;
+    std::int64_t num_rows = 0;
+    std::int64_t num_tokens = 0;
+    std::int64_t num_replays = 0;      // steps that were one launch of a captured graph
+    std::int64_t num_eager = 0;        // steps that were not
+    std::int64_t num_allocations = 0;  // fresh device buffers
+  };
+  std::vector<Pool> pools;
+  std::vector<Component> components;
+  std::int64_t num_requests = 0;
+  std::uint64_t num_early_signals = 0;  // of requests that the worker does not know
+  std::uint64_t weight_bytes = 0;
+  std::uint64_t arena_bytes = 0;
+  std::uint64_t buffer_bytes = 0;
+};
 
 // How a worker or the conductor reaches the others. Thread: any; never blocks. False when the receiver is gone.
 class Mesh {

@@ -235,23 +235,26 @@ void Worker::finish_removal(Live& live) {
 
 void Worker::publish_stats() {
   stats_stale_ = false;
-  WorkerStats stats;
+  wire::WorkerStats stats;
   stats.num_requests = static_cast<std::int64_t>(requests_.size());
   stats.num_early_signals = early_.num_signals();
   for (std::size_t m = 0; m < models_.size(); ++m)
-    for (auto& usage : models_[m].resources.usage())
-      stats.resources.push_back({options_.models[m].name, std::move(usage)});
+    for (const auto& usage : models_[m].resources.usage())
+      stats.pools.push_back({options_.models[m].name, usage.name, usage.used, usage.total, usage.bytes});
   for (const Lane& lane : lanes_) {
-    stats.components.push_back({options_.models[lane.model].name, lane.engine->spec().name, lane.engine->counters()});
+    const engine::StepCounters& c = lane.engine->counters();
+    stats.components.push_back({options_.models[lane.model].name, lane.engine->spec().name, c.num_steps, c.num_rows,
+                                c.num_tokens, c.num_replays, c.num_eager, c.num_allocations});
     stats.weight_bytes += lane.engine->weight_bytes();
     stats.arena_bytes += lane.engine->arena_bytes();
   }
   if (buffers_) stats.buffer_bytes = buffers_->held_bytes();
+  if (options_.on_stats) options_.on_stats(stats);
   std::lock_guard lock(stats_mutex_);
   stats_ = std::move(stats);
 }
 
-WorkerStats Worker::stats() const {
+wire::WorkerStats Worker::stats() const {
   std::lock_guard lock(stats_mutex_);
   return stats_;
 }

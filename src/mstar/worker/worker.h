@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -37,26 +38,7 @@ struct WorkerOptions {
   ThreadPool* pool = nullptr;         // of CPU steps
   HostExecutor* host_pool = nullptr;  // null: this worker runs no host components
   std::vector<WorkerModel> models;
-};
-
-// What /metrics says of a worker.
-struct WorkerStats {
-  struct Pool {
-    std::string model;
-    resource::Usage usage;
-  };
-  struct Component {
-    std::string model;
-    std::string name;
-    engine::StepCounters counters;
-  };
-  std::vector<Pool> resources;
-  std::vector<Component> components;
-  std::int64_t num_requests = 0;
-  std::size_t num_early_signals = 0;  // of requests that this worker does not know
-  std::size_t weight_bytes = 0;
-  std::size_t arena_bytes = 0;
-  std::size_t buffer_bytes = 0;
+  std::function<void(const wire::WorkerStats&)> on_stats;  // may be empty; called by the owner thread when they changed
 };
 
 // Owner thread: its own, started by start(), or else the one that calls poll(); every private member belongs to it.
@@ -76,7 +58,7 @@ class Worker {
   bool poll();
   bool send(wire::ToWorker message) { return inbox_->push(Inbox(std::move(message))); }
   bool stopping() const { return stopping_; }
-  WorkerStats stats() const;
+  wire::WorkerStats stats() const;
 
  private:
   struct StageDone {  // a host stage ran
@@ -191,7 +173,7 @@ class Worker {
   bool stopping_ = false;
   bool stats_stale_ = true;
   mutable std::mutex stats_mutex_;
-  WorkerStats stats_;
+  wire::WorkerStats stats_;
   std::thread thread_;
 };
 

@@ -1,0 +1,69 @@
+// The fields of each message in the order in which they travel, said once for writing and reading. Inside of the codec.
+#pragma once
+
+#include "mstar/wire/process_messages.h"
+
+namespace mstar::wire {
+
+// Io::Ref<T> is const T& for the writer and T& for the reader.
+template <class Io>
+struct Fields {
+  template <class T>
+  using Ref = typename Io::template Ref<T>;
+
+  // ---- parts
+  static void of(Io& io, Ref<Error> e) { io(e.code, e.message, e.field, e.line); }
+  static void of(Io& io, Ref<decl::SamplingParams> s) {
+    io(s.temperature, s.top_k, s.top_p, s.min_p, s.repetition_penalty, s.seed, s.max_tokens, s.ignore_eos, s.stop_ids);
+  }
+  static void of(Io& io, Ref<decl::RequestParams> p) { io(p.sampling, p.output_modalities, p.fields); }
+  static void of(Io& io, Ref<graph::LoopPath> path) { io(path.at, path.depth); }
+
+  // ---- signals
+  static void of(Io& io, Ref<graph::StartPass> s) {
+    io(s.walk, s.pass, s.caps, s.flags, s.inputs, s.kept, s.stream_base, s.forget);
+  }
+  static void of(Io& io, Ref<graph::Delivery> s) { io(s.pass, s.edge, s.path, s.values); }
+  static void of(Io& io, Ref<graph::KeptValue> s) { io(s.port, s.pass, s.values); }
+  static void of(Io& io, Ref<graph::StreamItems> s) { io(s.port, s.first_index, s.items); }
+  static void of(Io& io, Ref<graph::StreamEnd> s) { io(s.port, s.num_items); }
+  static void of(Io& io, Ref<graph::LoopStop> s) { io(s.pass, s.loop, s.path); }
+  static void of(Io&, Ref<graph::Removal>) {}
+  static void of(Io& io, Ref<graph::PartitionSignal> s) { io(s.partition, s.signal); }
+  static void of(Io& io, Ref<graph::FragmentLoopEnd> e) { io(e.loop, e.end, e.iterations); }
+  static void of(Io& io, Ref<graph::FragmentDone> d) {
+    io(d.walk, d.pass, d.loop_ends, d.kept, d.produced, d.consumed, d.num_tokens, d.final_consumed, d.end_partition,
+       d.budget_spent, d.cancelled);
+  }
+
+  // ---- to a worker
+  static void of(Io& io, Ref<AddRequest> m) { io(m.request, m.model, m.params, m.placement, m.inputs); }
+  static void of(Io& io, Ref<PartitionMessage> m) { io(m.request, m.signal); }
+  static void of(Io& io, Ref<CancelPartition> m) { io(m.request, m.partition, m.drop_streams); }
+  static void of(Io& io, Ref<RemoveRequest> m) { io(m.request); }
+  static void of(Io&, Ref<Shutdown>) {}
+
+  // ---- to the conductor
+  static void of(Io& io, Ref<WorkerReady> m) { io(m.worker); }
+  static void of(Io& io, Ref<WorkerFailed> m) { io(m.worker, m.error); }
+  static void of(Io& io, Ref<FragmentReport> m) { io(m.request, m.worker, m.partition, m.done, m.kept); }
+  static void of(Io& io, Ref<ClientValue> m) { io(m.request, m.port, m.values); }
+  static void of(Io& io, Ref<RequestFailed> m) { io(m.request, m.error); }
+  static void of(Io& io, Ref<Removed> m) { io(m.request, m.worker); }
+
+  // ---- between processes
+  static void of(Io& io, Ref<PeerMessage> m) { io(m.to, m.message); }
+  static void of(Io& io, Ref<WorkerStats::Pool> p) { io(p.model, p.name, p.used, p.total, p.bytes); }
+  static void of(Io& io, Ref<WorkerStats::Component> c) {
+    io(c.model, c.name, c.num_steps, c.num_rows, c.num_tokens, c.num_replays, c.num_eager, c.num_allocations);
+  }
+  static void of(Io& io, Ref<WorkerStats> s) {
+    io(s.pools, s.components, s.num_requests, s.num_early_signals, s.weight_bytes, s.arena_bytes, s.buffer_bytes);
+  }
+  static void of(Io& io, Ref<WorkerSetup::Model> m) {
+    io(m.model, m.name, m.options, m.components, m.max_requests, m.max_rows, m.max_tokens);
+  }
+  static void of(Io& io, Ref<WorkerSetup> s) { io(s.worker, s.rank, s.num_threads, s.log_level, s.models); }
+};
+
+}  // namespace mstar::wire

@@ -1,0 +1,41 @@
+// What a worker in a process of its own and the process that started it say to each other, beside the messages of every
+// worker.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "mstar/base/params.h"
+#include "mstar/wire/messages.h"
+
+namespace mstar::wire {
+
+// The first frame to a worker process: what it loads and runs.
+struct WorkerSetup {
+  struct Model {
+    std::string model;  // as in `models:` of the configuration
+    std::string name;   // as served
+    Params options;
+    std::vector<decl::ComponentRef> components;  // device components that this worker runs
+    std::int32_t max_requests = 0;
+    std::int32_t max_rows = 0;
+    std::int32_t max_tokens = 0;
+  };
+  WorkerId worker;
+  std::int32_t rank = 0;
+  std::int32_t num_threads = 1;  // of CPU steps
+  std::string log_level;
+  std::vector<Model> models;
+};
+
+// A worker's message to another one; the process in the middle passes it on.
+struct PeerMessage {
+  WorkerId to;
+  ToWorker message;
+};
+
+using Frame = std::variant<ToWorker, ToConductor, PeerMessage, WorkerStats, WorkerSetup>;
+
+}  // namespace mstar::wire
