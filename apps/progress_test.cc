@@ -45,7 +45,7 @@ TEST(FitName, KeepsBothEndsAndNeverSendsControlCharacters) {
 TEST(ProgressLine, ShowsBarClockAndSpeed) {
   const FileProgress half{.name = "talk.wav", .done_s = 30, .duration_s = 60, .elapsed_s = 3};
   const std::string line = progress_line(half, 80);
-  EXPECT_EQ(line, "talk.wav                             [============>            ]  50%  0:30/1:00  10.0x");
+  EXPECT_EQ(line, "talk.wav                             [========>         ]  50%  0:30/1:00  10.0x");
 }
 
 TEST(ProgressLine, FitsEveryWidth) {

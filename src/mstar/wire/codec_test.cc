@@ -265,7 +265,9 @@ TEST(Codec, CutDamagedAndForeignFramesAreErrors) {
       damaged[maker.below(damaged.size())] = static_cast<char>(maker.random()());
       const auto frame = decode(bytes_of(damaged));
       num_refused += !frame;
-      if (frame) EXPECT_TRUE(encode(*frame));
+      if (frame) {
+        EXPECT_TRUE(encode(*frame));
+      }
     }
     std::string other = *bytes;
     ++other[0];
