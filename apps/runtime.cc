@@ -83,7 +83,8 @@ conductor::ServedDeployment Runtime::deploy(const Served& served, std::vector<wo
                            .components = {},
                            .limits = limits_of(config_)});
   for (const NodeGroup& group : opened.groups) {
-    conductor::NodeGroup placed{.name = opened.decl->at(group.components.front()).name(), .components = group.components, .replicas = {}};
+    conductor::NodeGroup placed{
+        .name = opened.decl->at(group.components.front()).name(), .components = group.components, .replicas = {}};
     if (group.on_host()) placed.replicas = {WorkerId(0)};
     for (const int rank : group.ranks) {
       const auto worker = static_cast<std::uint32_t>(rank) + 1;

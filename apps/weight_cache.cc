@@ -16,7 +16,8 @@ bool holds_weights(const std::filesystem::path& path) {
 
 std::filesystem::path weight_cache() {
   // The XDG rule, which tools/fetch_weights.py keeps too: a relative path is ignored.
-  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg == '/') return std::filesystem::path(xdg) / "mstar/weights";
+  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg == '/')
+    return std::filesystem::path(xdg) / "mstar/weights";
   if (const char* home = std::getenv("HOME"); home && *home)
     return std::filesystem::path(home) / ".cache/mstar/weights";
   return {};

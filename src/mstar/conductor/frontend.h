@@ -29,7 +29,8 @@ struct Failed {
 };
 using RequestEvent = std::variant<decl::Chunk, Finished, Failed>;
 
-// Receives a request's chunks in order and then exactly one of Finished or Failed. Thread: the runtime's; must not block.
+// Receives a request's chunks in order and then exactly one of Finished or Failed. Thread: the runtime's; must not
+// block.
 class EventSink {
  public:
   virtual ~EventSink() = default;
@@ -52,8 +53,9 @@ struct RuntimeState {
 class Frontend {
  public:
   virtual ~Frontend() = default;
-  // The sink's last event comes after every chunk. Errors at once: unknown model (invalid_request, field "model"), a bad field,
-  // exhausted when the queue is full (429), unavailable while draining (503). Owners of the sink: the caller and the runtime.
+  // The sink's last event comes after every chunk. Errors at once: unknown model (invalid_request, field "model"), a
+  // bad field, exhausted when the queue is full (429), unavailable while draining (503). Owners of the sink: the caller
+  // and the runtime.
   virtual Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) = 0;
   // The client went away: work stops, pages return; the sink gets Failed{cancelled} if it had no terminal event yet.
   virtual void abort(RequestId request) = 0;

@@ -13,8 +13,8 @@
 
 namespace mstar::engine {
 
-// Recycles device memory by size class, so that a warm step allocates nothing. Must outlive its buffers (shared owners).
-// Thread: any; buffers come back from whichever thread drops the last reference.
+// Recycles device memory by size class, so that a warm step allocates nothing. Must outlive its buffers (shared
+// owners). Thread: any; buffers come back from whichever thread drops the last reference.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
   explicit BufferPool(Device& device) : device_(device) {}

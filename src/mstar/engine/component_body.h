@@ -40,11 +40,11 @@ struct SlotSpec {
   std::string name;
   DType dtype = DType::f32;
   std::vector<std::int64_t> item_dims = {};
-  int max_items = 0;      // of one step; sizes captured buffers and the output pool
-  bool to_host = false;   // outputs only: small results that the host reads each step (sampled tokens)
+  int max_items = 0;     // of one step; sizes captured buffers and the output pool
+  bool to_host = false;  // outputs only: small results that the host reads each step (sampled tokens)
 };
-// A row's share of an input slot: the value of one of its ports. A value of rank item rank + 1 counts dims[0] items, a value
-// of the item's own rank counts one.
+// A row's share of an input slot: the value of one of its ports. A value of rank item rank + 1 counts dims[0] items, a
+// value of the item's own rank counts one.
 struct SlotSource {
   int slot = 0;
   const Value* value = nullptr;
@@ -105,9 +105,9 @@ class ComponentBody {
   // What this row needs. An Error fails the row. Host only; microseconds.
   virtual Result<RowDemand> declare(const RowInputs& row) = 0;
   // The kinds of step whose forward reads their rows through device memory alone: inputs, plan buffers, resources. On a
-  // device that captures, such a forward is recorded once for each bucket of Capture::rows and each plan slot, with rows
-  // of no request (their RowInputs name no run), and replayed for batches of up to as many rows. It must not allocate,
-  // wait, or read what the host changes.
+  // device that captures, such a forward is recorded once for each bucket of Capture::rows and each plan slot, with
+  // rows of no request (their RowInputs name no run), and replayed for batches of up to as many rows. It must not
+  // allocate, wait, or read what the host changes.
   virtual std::vector<CaptureSpec> captures() const { return {}; }
   // Arena bytes that one step of this size needs, for use within one slice. Host only.
   virtual std::size_t workspace_bytes(int rows, int tokens) const = 0;

@@ -70,7 +70,8 @@ std::vector<resource::Usage> ResourceSet::usage() const {
 
 void StepDeleter::operator()(Step* step) const { delete step; }
 
-Engine::Engine(const decl::Decl& decl, decl::ComponentRef component, Options options, ResourceSet& resources, Device& device)
+Engine::Engine(const decl::Decl& decl, decl::ComponentRef component, Options options, ResourceSet& resources,
+               Device& device)
     : decl_(decl),
       spec_(decl.at(component).device()),
       component_(component),
@@ -119,7 +120,8 @@ Result<RowDemand> Engine::declare(const RowInputs& row) {
     const SlotSpec& slot = input_slots_[static_cast<std::size_t>(source.slot)];
     if (!source.value) return internal_error("component '" + spec_.name + "' got no value for '" + slot.name + "'");
     if (!num_items(slot, *source.value))
-      return internal_error("component '" + spec_.name + "': slot '" + slot.name + "' cannot take the value that it was given");
+      return internal_error("component '" + spec_.name + "': slot '" + slot.name +
+                            "' cannot take the value that it was given");
   }
   demand.resources.label = labels_.index(*row.run);
   return demand;
@@ -148,11 +150,13 @@ void Engine::admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out) 
     }
     const resource::StepRow claim{row.request, demand->resources};
     if (claim.demand.tokens > options_.limits.max_tokens) {
-      out.failed.push_back({row.request,
-                            invalid_request("an input of " + std::to_string(claim.demand.tokens) +
-                                            " tokens is longer than a step of '" + spec_.name + "' (" +
-                                            std::to_string(options_.limits.max_tokens) + ")"),
-                            {}, {}, row.tag});
+      out.failed.push_back(
+          {row.request,
+           invalid_request("an input of " + std::to_string(claim.demand.tokens) + " tokens is longer than a step of '" +
+                           spec_.name + "' (" + std::to_string(options_.limits.max_tokens) + ")"),
+           {},
+           {},
+           row.tag});
       continue;
     }
     const bool full = step.num_rows() == options_.limits.max_rows ||
@@ -171,7 +175,8 @@ void Engine::admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out) 
       step.results.push_back({row.request, std::nullopt, {}, {}, row.tag});
       step.inputs.push_back(std::move(row));
       step.demands.push_back(std::move(*demand));
-      // Sources point into the row's ports, which moved with it: the vectors keep their heap storage, so they stay valid.
+      // Sources point into the row's ports, which moved with it: the vectors keep their heap storage, so they stay
+      // valid.
     }
   }
 }
@@ -192,7 +197,8 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
   lease(*step);
   const std::int64_t before = device_.num_allocations();
   for (const decl::ResourceRef ref : spec_.uses)
-    if (Status planned = resources_.at(ref)->plan(step->rows, step->ops().stream); !planned) step->failure = planned.error();
+    if (Status planned = resources_.at(ref)->plan(step->rows, step->ops().stream); !planned)
+      step->failure = planned.error();
   if (Status gathered = gather(*step); !gathered && !step->failure) step->failure = gathered.error();
   if (Status allocated = allocate_outputs(*step); !allocated && !step->failure) step->failure = allocated.error();
   counters_.num_allocations += device_.num_allocations() - before;

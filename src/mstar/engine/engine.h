@@ -93,7 +93,8 @@ class Engine {
   // Runs the next slice; true when the forward is launched whole. After an Error the step must still be finished.
   Result<bool> advance(Step& step);
   // The outputs of a launched step before the host has them: values on the device, in the order of its stream, with
-  // which the next step can be prepared and launched. What the forward said of its rows (errors, stopped loops) is there.
+  // which the next step can be prepared and launched. What the forward said of its rows (errors, stopped loops) is
+  // there.
   std::vector<RowResult> promised(Step& step);
   // The row was launched although its request has ended since: it is rolled back when the step finishes, and gives no
   // outputs. Rows that the step does not hold are ignored.

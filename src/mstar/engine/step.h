@@ -70,9 +70,9 @@ class Step final : public Forward {
   std::vector<RowDemand> demands;
   std::vector<RowResult> results;
   resource::StepRows rows;
-  int own_slot = 0;  // of the two of this component
+  int own_slot = 0;            // of the two of this component
   PlanSlots* slots = nullptr;  // where own_slot was taken
-  std::optional<int> bucket;  // leased; nothing: eager
+  std::optional<int> bucket;   // leased; nothing: eager
   std::vector<TensorView> input_views, output_views;
   std::vector<std::vector<std::int32_t>> input_starts, output_starts;
   OutputLayout layout;

@@ -107,8 +107,8 @@ class EarlySignals {
     std::vector<PartitionSignal> signals;  // in order of arrival, those before a removal
     bool removed = false;                  // a removal was among them: don't create state, nothing else is replayed
   };
-  // Forgets what is held for requests before this one: requests are added in the order of their ids, so those never will
-  // be.
+  // Forgets what is held for requests before this one: requests are added in the order of their ids, so those never
+  // will be.
   void forget_before(RequestId request);
   // Everything held for the request; it is forgotten here.
   Replay take(RequestId request);

@@ -16,7 +16,8 @@ std::span<const ModelFamily> all_models() { return kFamilies; }
 Result<const ModelFamily*> find_family(const ModelSource& source) {
   std::string known;
   for (const ModelFamily& family : kFamilies) {
-    if (family.needs_weights ? source.checkpoint && family.recognises(source) : family.name == source.name) return &family;
+    if (family.needs_weights ? source.checkpoint && family.recognises(source) : family.name == source.name)
+      return &family;
     known += (known.empty() ? "" : ", ") + std::string(family.name);
   }
   return bad_model("'" + source.directory.string() + "' is no checkpoint of a known model family (" + known + ")");

@@ -47,12 +47,13 @@ class CpuDevice final : public Device {
     return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
   }
   Result<void*> allocate(std::size_t bytes) override {
-    void* pointer = ::operator new(bytes ? bytes : 1, std::align_val_t{256}, std::nothrow);
-    if (!pointer) return exhausted("no memory for " + std::to_string(bytes) + " bytes; lower --memory or the limits in the config");
+    void* pointer = ::operator new (bytes ? bytes : 1, std::align_val_t{256}, std::nothrow);
+    if (!pointer)
+      return exhausted("no memory for " + std::to_string(bytes) + " bytes; lower --memory or the limits in the config");
     num_allocations_.fetch_add(1, std::memory_order_relaxed);
     return pointer;
   }
-  void release(void* pointer) override { ::operator delete(pointer, std::align_val_t{256}); }
+  void release(void* pointer) override { ::operator delete (pointer, std::align_val_t{256}); }
   Result<void*> allocate_host(std::size_t bytes) override { return allocate(bytes); }
   void release_host(void* pointer) override { release(pointer); }
   std::int64_t num_allocations() const override { return num_allocations_.load(std::memory_order_relaxed); }

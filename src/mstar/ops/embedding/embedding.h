@@ -17,8 +17,8 @@ struct EmbeddingArgs {
 };
 
 // out[t] = table[ids[t]] + position_table[positions[t]]. Errors: invalid_request (an id or position outside its table;
-// no row is written then), internal (shapes). No workspace. On CUDA ids are read where nobody can refuse them: a foreign
-// one takes row 0, so ids from outside are checked on the host; an i8 table has no kernel there.
+// no row is written then), internal (shapes). No workspace. On CUDA ids are read where nobody can refuse them: a
+// foreign one takes row 0, so ids from outside are checked on the host; an i8 table has no kernel there.
 Status embedding(OpContext& context, const EmbeddingArgs& args);
 
 }  // namespace mstar

@@ -7,4 +7,4 @@ namespace mstar {
 Status embedding_cpu(OpContext& context, const EmbeddingArgs& args);
 // Defined where the build has CUDA.
 Status embedding_cuda(OpContext& context, const EmbeddingArgs& args);
-}
+}  // namespace mstar

@@ -12,7 +12,7 @@ constexpr Kernel<LayerNormArgs> kKernels[] = {
     {"cuda", Backend::cuda, nullptr, layer_norm_cuda},
 #endif
 };
-}
+}  // namespace
 
 Status layer_norm(OpContext& context, const LayerNormArgs& args) {
   MSTAR_OP_EXPECT("layer_norm", args.x.shape.rank() == 2 && args.x.dim(1) > 0);

@@ -7,4 +7,4 @@ namespace mstar {
 Status layer_norm_cpu(OpContext& context, const LayerNormArgs& args);
 // Defined where the build has CUDA.
 Status layer_norm_cuda(OpContext& context, const LayerNormArgs& args);
-}
+}  // namespace mstar

@@ -16,8 +16,8 @@ struct LinearSource {
 };
 
 // A weight prepared once at load. On the CPU: columns of W^T in panels of kPanel outputs, each [K][kPanel] (i8:
-// [K/4][kPanel][4]), the last panel padded with zeros. On CUDA: W as it is, [N, K] row-major. Move-only; thread: any for
-// const use.
+// [K/4][kPanel][4]), the last panel padded with zeros. On CUDA: W as it is, [N, K] row-major. Move-only; thread: any
+// for const use.
 class LinearWeight {
  public:
   static constexpr int kPanel = 32;
@@ -76,8 +76,9 @@ struct LinearArgs {
 };
 
 // Each output is one chain of fused multiply-adds over k = 0..K-1 in f32, whatever M is (on CUDA 32 chains, added by a
-// fixed tree); weights of 16 bits are widened. i8 weights: a row of x is rounded to i8 with scale max|x| / 127 and the sum is exact in i32. Thread: the
-// step's owner. Cost: M N K multiply-adds; reads the weight once for M <= 8. Errors: internal (shapes).
+// fixed tree); weights of 16 bits are widened. i8 weights: a row of x is rounded to i8 with scale max|x| / 127 and the
+// sum is exact in i32. Thread: the step's owner. Cost: M N K multiply-adds; reads the weight once for M <= 8. Errors:
+// internal (shapes).
 Status linear(OpContext& context, const LinearArgs& args);
 // Arena bytes that a call takes and gives back.
 std::size_t linear_workspace_bytes(const LinearWeight& weight, std::int64_t num_rows, int num_threads);

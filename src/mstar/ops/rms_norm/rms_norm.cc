@@ -12,7 +12,7 @@ constexpr Kernel<RmsNormArgs> kKernels[] = {
     {"cuda", Backend::cuda, nullptr, rms_norm_cuda},
 #endif
 };
-}
+}  // namespace
 
 Status rms_norm(OpContext& context, const RmsNormArgs& args) {
   MSTAR_OP_EXPECT("rms_norm", args.x.shape.rank() == 2 && args.x.dim(1) > 0);

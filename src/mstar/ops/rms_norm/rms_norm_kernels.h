@@ -7,4 +7,4 @@ namespace mstar {
 Status rms_norm_cpu(OpContext& context, const RmsNormArgs& args);
 // Defined where the build has CUDA.
 Status rms_norm_cuda(OpContext& context, const RmsNormArgs& args);
-}
+}  // namespace mstar
