@@ -83,6 +83,7 @@ void Conductor::on(wire::ClientValue message) {
   for (const auto& each : declaration.at(message.port).travel)
     if (const auto* to_client = std::get_if<decl::ToClient>(&each)) travel = *to_client;
   const decl::Surface& surface = *request->submit.surface;
+  const auto& wanted = request->submit.params->output_modalities;
   for (HostValue& value : message.values) {
     Result<decl::Chunk> chunk = decl::Chunk{travel.modality, travel.format, std::move(value), {}};
     if (surface.emit) chunk = surface.emit(message.port, chunk->value, *request->submit.params);
@@ -90,7 +91,7 @@ void Conductor::on(wire::ClientValue message) {
     // "metadata" says something of the whole answer: it waits for the terminal event.
     if (chunk->format == "metadata") {
       for (const auto& [name, each] : chunk->metadata.values()) request->metadata.set(name, each);
-    } else {
+    } else if (wanted.empty() || request->submit.params->wants(chunk->modality)) {
       request->submit.sink->on_event(std::move(*chunk));
     }
   }

@@ -73,7 +73,7 @@ struct SamplingParams {
 // What a request carries through the runtime; immutable after intake, so it is shared by all workers.
 struct RequestParams {
   SamplingParams sampling;
-  std::vector<Modality> output_modalities;
+  std::vector<Modality> output_modalities;  // chunks of others are not sent; empty: all are
   Params fields;
   bool wants(Modality m) const {
     for (const Modality each : output_modalities)

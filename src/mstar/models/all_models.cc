@@ -1,5 +1,6 @@
 #include "mstar/models/model.h"
 
+#include "mstar/models/toy/toy_speech.h"
 #include "mstar/models/whisper/whisper.h"
 
 namespace mstar::models {
@@ -7,6 +8,7 @@ namespace {
 
 constexpr ModelFamily kFamilies[] = {
     {"whisper", "speech recognition and translation, all sizes", true, whisper_recognises, declare_whisper},
+    {"toy-speech", "a tiny seeded model that speaks as it writes", false, nullptr, declare_toy_speech},
 };
 
 }  // namespace

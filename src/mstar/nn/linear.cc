@@ -22,6 +22,13 @@ Result<Linear> Linear::load(const LoadContext& context, const std::string& name,
   return out;
 }
 
+Result<Linear> Linear::pack(Device& device, TensorView weight, Tensor bias, DType storage) {
+  Linear out;
+  MSTAR_TRY_ASSIGN(out.weight_, LinearWeight::pack(device, LinearSource{.weight = weight}, storage));
+  out.bias_ = std::move(bias);
+  return out;
+}
+
 Status Linear::run(OpContext& ops, TensorView x, TensorView out, Activation activation, TensorView residual) const {
   return linear(ops, {.x = x,
                       .weight = &weight_,

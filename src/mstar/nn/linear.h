@@ -23,6 +23,8 @@ class Linear {
  public:
   static Result<Linear> load(const LoadContext& context, const std::string& name, int num_outputs, int num_inputs,
                              bool has_bias = true);
+  // From arrays that are there already: weight [num_outputs, num_inputs] on the host, bias [num_outputs] or none.
+  static Result<Linear> pack(Device& device, TensorView weight, Tensor bias, DType storage);
   // x [M, num_inputs] f32, out [M, num_outputs] f32. Thread: the step's owner.
   Status run(OpContext& ops, TensorView x, TensorView out, Activation activation = Activation::none,
              TensorView residual = {}) const;
