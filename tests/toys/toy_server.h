@@ -51,7 +51,7 @@ class Ticket final : public EventSink {
 
 class ToyServer {
  public:
-  using Groups = std::vector<apps::ModelConfig::Group>;
+  using Groups = std::vector<apps::NodeGroupConfig>;
   explicit ToyServer(const std::string& model, Groups groups = {}, int max_concurrent_requests = 16);
 
   // POST /generate with a JSON body.

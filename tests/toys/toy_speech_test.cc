@@ -221,8 +221,9 @@ TEST_F(ToySpeech, EightTogetherAreAsOneByOne) {
 }
 
 TEST_F(ToySpeech, TwoPlacementsGiveTheSameBytes) {
-  const ToyServer apart("toy-speech", {{{"talker"}, {0}}, {{"codec"}, {1}}});
-  const ToyServer swapped("toy-speech", {{{"talker"}, {1}}});
+  const ToyServer apart("toy-speech",
+                        {{.components = {"talker"}, .ranks = {0}}, {.components = {"codec"}, .ranks = {1}}});
+  const ToyServer swapped("toy-speech", {{.components = {"talker"}, .ranks = {1}}});
   for (const json& each : mixed()) {
     const Answer here = server->ask(each);
     for (const ToyServer* other : {&apart, &swapped}) {
