@@ -27,6 +27,8 @@ Runtime::~Runtime() { stop_workers(); }
 void Runtime::stop_workers() {
   // The conductor stops first, so that nothing new reaches the workers; it stays until their last messages are out.
   if (conductor_) conductor_->stop();
+  for (auto& each : workers_)
+    if (each) each->stop();  // all of them before the first is gone: they send to each other
   workers_.clear();
   conductor_.reset();
 }

@@ -71,8 +71,9 @@ function(mstar_test NAME)
   target_compile_definitions(${target} PRIVATE MSTAR_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   add_test(NAME ${NAME} COMMAND ${target})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT 600 LABELS "${M_LABELS}")
-  # A refused allocation is an answer here, under AddressSanitizer too.
-  set_tests_properties(${NAME} PROPERTIES ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1")
+  # A refused allocation is an answer here, under the sanitizers too.
+  set_tests_properties(${NAME} PROPERTIES 
+    ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=allocator_may_return_null=1")
   if("tsan" IN_LIST M_LABELS)
     add_dependencies(tsan_tests ${target})
   endif()

@@ -95,6 +95,7 @@ class Deployment {
   }
   ~Deployment() {
     conductor_->stop();
+    for (auto& each : mesh_.workers) each->stop();
     mesh_.workers.clear();
   }
   conductor::Conductor& conductor() { return *conductor_; }

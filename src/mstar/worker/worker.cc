@@ -12,7 +12,9 @@ using decl::PartitionRef;
 
 Worker::Worker(WorkerOptions options, wire::Mesh& mesh) : options_(std::move(options)), mesh_(mesh) {}
 
-Worker::~Worker() {
+Worker::~Worker() { stop(); }
+
+void Worker::stop() {
   if (!thread_.joinable()) return;
   inbox_->push(Inbox(wire::ToWorker(wire::Shutdown{})));
   thread_.join();

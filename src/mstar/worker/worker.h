@@ -53,6 +53,9 @@ class Worker {
   Status load();
   // load(), then the loop on a thread of its own.
   Status start();
+  // Ends the loop and waits for its thread. Workers send to each other until they stop, so stop them all before the
+  // first one is destroyed. May be called again. Thread: the one that called start().
+  void stop();
   // One turn of the loop: takes the messages that have arrived and runs one slice of one step. False when there was
   // nothing to do; statistics are then up to date. The first turn tells the conductor that this worker is ready.
   bool poll();
