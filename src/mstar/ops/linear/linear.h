@@ -25,10 +25,13 @@ class LinearWeight {
   LinearWeight() = default;
   // Stacks the rows of `sources` (equal K), for instance query, key and value projections. `storage` is f32, f16, bf16
   // or i8: rounded to nearest even; to i8 by row with scale max|w| / 127 (an i8 source keeps its own numbers and
-  // scales). The sources are on the host. Errors: bad_model (dtype, shape or scale; i8 on CUDA), exhausted.
-  static Result<LinearWeight> pack(Device& device, std::span<const LinearSource> sources, DType storage);
-  static Result<LinearWeight> pack(Device& device, const LinearSource& source, DType storage) {
-    return pack(device, std::span<const LinearSource>(&source, 1), storage);
+  // scales). The sources are on the host; the work is spread over `pool` when there is one. Errors: bad_model (dtype,
+  // shape or scale; i8 on CUDA), exhausted.
+  static Result<LinearWeight> pack(Device& device, std::span<const LinearSource> sources, DType storage,
+                                   ThreadPool* pool = nullptr);
+  static Result<LinearWeight> pack(Device& device, const LinearSource& source, DType storage,
+                                   ThreadPool* pool = nullptr) {
+    return pack(device, std::span<const LinearSource>(&source, 1), storage, pool);
   }
 
   std::int64_t num_outputs() const { return num_outputs_; }  // N

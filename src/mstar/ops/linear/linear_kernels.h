@@ -45,4 +45,8 @@ void finish_i8_panel(const LinearArgs& args, std::int64_t first_row, int num_row
 void quantise_rows(const TensorView& x, std::int64_t first_row, std::int64_t num_rows, std::int64_t num_words,
                    bool biased, std::uint32_t* words, float* scales);
 
+// Between f32 and the dtypes of weights; f32 to i8 is quantise_rows.
+void widen_elements(DType dtype, const void* from, std::int64_t count, float* to);
+void narrow_elements(DType dtype, const float* from, std::int64_t count, void* to);
+
 }  // namespace mstar

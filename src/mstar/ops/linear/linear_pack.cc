@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "mstar/ops/linear/linear.h"
+#include "mstar/ops/linear/linear_kernels.h"
 
 namespace mstar {
 namespace {
@@ -11,50 +11,75 @@ namespace {
 constexpr int kPanel = LinearWeight::kPanel;
 
 void widen_row(const LinearSource& source, std::int64_t row, std::vector<float>& to) {
-  const std::int64_t k = source.weight.dim(1);
-  const std::int64_t at = row * source.weight.stride(0);
-  switch (source.weight.dtype) {
-    case DType::f32:
-      std::memcpy(to.data(), source.weight.data<float>() + at, static_cast<std::size_t>(k) * 4);
-      break;
-    case DType::f16:
-      for (std::int64_t i = 0; i < k; ++i)
-        to[static_cast<std::size_t>(i)] = to_float(source.weight.data<Half>()[at + i]);
-      break;
-    case DType::bf16:
-      for (std::int64_t i = 0; i < k; ++i)
-        to[static_cast<std::size_t>(i)] = to_float(source.weight.data<BFloat16>()[at + i]);
-      break;
-    default:
-      for (std::int64_t i = 0; i < k; ++i)
-        to[static_cast<std::size_t>(i)] =
-            static_cast<float>(source.weight.data<std::int8_t>()[at + i]) * source.row_scale[row];
+  const TensorView& w = source.weight;
+  const std::byte* from = w.data<std::byte>() + static_cast<std::size_t>(row * w.stride(0)) * dtype_bytes(w.dtype);
+  widen_elements(w.dtype, from, w.dim(1), to.data());
+  if (source.row_scale)
+    for (float& value : to) value *= source.row_scale[row];
+}
+
+// Rows of one panel in the storage dtype: where they lie in the source, or in buffers when they must be converted.
+class PanelRows {
+ public:
+  PanelRows(std::int64_t num_inputs, std::int64_t padded_inputs, DType storage)
+      : k_(num_inputs), padded_(padded_inputs), storage_(storage), element_(dtype_bytes(storage)) {}
+
+  // Row `column` of the panel is row `row` of `source`. Returns the scale and sum of an i8 row.
+  struct Quantised {
+    float scale = 0;
+    std::int32_t sum = 0;
+  };
+  Quantised add(int column, const LinearSource& source, std::int64_t row) {
+    const TensorView& w = source.weight;
+    const std::byte* from = w.data<std::byte>() + static_cast<std::size_t>(row * w.stride(0)) * dtype_bytes(w.dtype);
+    const bool as_it_is = w.dtype == storage_ && k_ == padded_;
+    rows_[column] = from;
+    if (!as_it_is) rows_[column] = convert(column, source, from, row);
+    if (storage_ != DType::i8) return {};
+    Quantised out{w.dtype == DType::i8 ? source.row_scale[row] : scale_, 0};
+    const auto* codes = static_cast<const std::int8_t*>(rows_[column]);
+    for (std::int64_t i = 0; i < k_; ++i) out.sum += codes[i];
+    return out;
   }
-}
+  const void* const* rows() const { return rows_; }
 
-// Writes column `column` of a float panel.
-template <class Element, class Narrow>
-void scatter_column(const std::vector<float>& row, void* panel, int column, Narrow narrow) {
-  Element* to = static_cast<Element*>(panel) + column;
-  for (const float value : row) {
-    *to = narrow(value);
-    to += kPanel;
+ private:
+  const void* convert(int column, const LinearSource& source, const std::byte* from, std::int64_t row) {
+    if (narrow_.empty()) narrow_.resize(static_cast<std::size_t>(kPanel * padded_) * element_);
+    std::byte* to = narrow_.data() + static_cast<std::size_t>(column * padded_) * element_;
+    if (source.weight.dtype == storage_) {  // an i8 row whose length is no multiple of 4
+      std::memset(to, 0, static_cast<std::size_t>(padded_) * element_);
+      std::memcpy(to, from, static_cast<std::size_t>(k_) * element_);
+      return to;
+    }
+    wide_.resize(static_cast<std::size_t>(k_));
+    widen_row(source, row, wide_);
+    if (storage_ == DType::i8) {
+      const TensorView matrix(wide_.data(), DType::f32, {1, k_});
+      quantise_rows(matrix, 0, 1, padded_ / 4, false, reinterpret_cast<std::uint32_t*>(to), &scale_);
+    } else {
+      narrow_elements(storage_, wide_.data(), k_, to);
+    }
+    return to;
   }
-}
 
-void scatter_i8_column(const std::int8_t* row, std::int64_t k, void* panel, int column) {
-  auto* to = static_cast<std::int8_t*>(panel);
-  for (std::int64_t i = 0; i < k; ++i) to[(i / 4 * kPanel + column) * 4 + i % 4] = row[i];
-}
+  std::int64_t k_, padded_;
+  DType storage_;
+  std::size_t element_;
+  const void* rows_[kPanel] = {};
+  std::vector<std::byte> narrow_;
+  std::vector<float> wide_;
+  float scale_ = 0;
+};
 
-// Rounds a row to i8 and returns its multiplier.
-float quantise_row(const std::vector<float>& row, std::vector<std::int8_t>& to) {
-  float largest = 0;
-  for (const float value : row) largest = std::max(largest, std::fabs(value));
-  const bool rounds = largest > 1e-30f;  // below, 127 / largest would overflow
-  const float inverse = rounds ? 127.0f / largest : 1.0f;
-  for (std::size_t i = 0; i < row.size(); ++i) to[i] = static_cast<std::int8_t>(std::nearbyint(row[i] * inverse));
-  return rounds ? largest / 127.0f : 1.0f;
+// [kPanel rows][count] to [count][kPanel]; rows past `num_rows` are zero.
+template <class Word>
+void transpose(const void* const* rows, int num_rows, std::int64_t count, void* panel) {
+  auto* to = static_cast<Word*>(panel);
+  for (std::int64_t i = 0; i < count; ++i, to += kPanel) {
+    for (int r = 0; r < num_rows; ++r) std::memcpy(to + r, static_cast<const Word*>(rows[r]) + i, sizeof(Word));
+    std::fill(to + num_rows, to + kPanel, Word{});
+  }
 }
 
 Status check_sources(std::span<const LinearSource> sources, DType storage) {
@@ -88,11 +113,7 @@ Status LinearWeight::upload_rows(Device& device, std::span<const LinearSource> s
   for (const LinearSource& source : sources) {
     for (std::int64_t row = 0; row < source.weight.dim(0); ++row, to += row_bytes) {
       widen_row(source, row, wide);
-      if (storage_ == DType::f32) std::memcpy(to, wide.data(), row_bytes);
-      for (std::size_t i = 0; storage_ != DType::f32 && i < wide.size(); ++i) {
-        const std::uint16_t bits = storage_ == DType::f16 ? to_half(wide[i]).bits : to_bfloat16(wide[i]).bits;
-        std::memcpy(to + i * sizeof(bits), &bits, sizeof(bits));
-      }
+      narrow_elements(storage_, wide.data(), num_inputs_, to);
     }
   }
   const Stream stream = device.default_stream();
@@ -101,56 +122,63 @@ Status LinearWeight::upload_rows(Device& device, std::span<const LinearSource> s
   return ok_status();
 }
 
-Result<LinearWeight> LinearWeight::pack(Device& device, std::span<const LinearSource> sources, DType storage) {
+Result<LinearWeight> LinearWeight::pack(Device& device, std::span<const LinearSource> sources, DType storage,
+                                        ThreadPool* pool) {
   MSTAR_TRY(check_sources(sources, storage));
   LinearWeight out;
   out.storage_ = storage;
   out.num_inputs_ = sources[0].weight.dim(1);
   out.padded_inputs_ = storage == DType::i8 ? (out.num_inputs_ + 3) / 4 * 4 : out.num_inputs_;
-  for (const LinearSource& source : sources) out.num_outputs_ += source.weight.dim(0);
+  std::vector<std::int64_t> first_output;  // of each source
+  for (const LinearSource& source : sources) {
+    first_output.push_back(out.num_outputs_);
+    out.num_outputs_ += source.weight.dim(0);
+  }
   if (device.id().backend == Backend::cuda) {
     MSTAR_TRY(out.upload_rows(device, sources));
     return out;
   }
-  const std::int64_t padded_outputs = out.num_panels() * kPanel;
   MSTAR_TRY_ASSIGN(out.panels_, Tensor::allocate(device, storage, {out.num_panels(), out.padded_inputs_, kPanel}));
-  std::memset(out.panels_.view().pointer, 0, out.panels_.bytes());
   if (storage == DType::i8) {
-    MSTAR_TRY_ASSIGN(out.scales_, Tensor::allocate(device, DType::f32, {padded_outputs}));
-    MSTAR_TRY_ASSIGN(out.sums_, Tensor::allocate(device, DType::i32, {padded_outputs}));
+    MSTAR_TRY_ASSIGN(out.scales_, Tensor::allocate(device, DType::f32, {out.num_panels() * kPanel}));
+    MSTAR_TRY_ASSIGN(out.sums_, Tensor::allocate(device, DType::i32, {out.num_panels() * kPanel}));
     std::memset(out.scales_.view().pointer, 0, out.scales_.bytes());
     std::memset(out.sums_.view().pointer, 0, out.sums_.bytes());
   }
 
-  const auto k = static_cast<std::size_t>(out.num_inputs_);
-  std::vector<float> wide(k);
-  std::vector<std::int8_t> narrow(k);
-  std::int64_t output = 0;
-  for (const LinearSource& source : sources) {
-    for (std::int64_t row = 0; row < source.weight.dim(0); ++row, ++output) {
-      void* panel = const_cast<void*>(out.panel(output / kPanel));
-      const int column = static_cast<int>(output % kPanel);
-      if (storage != DType::i8) {
-        widen_row(source, row, wide);
-        if (storage == DType::f32) scatter_column<float>(wide, panel, column, [](float v) { return v; });
-        if (storage == DType::f16) scatter_column<Half>(wide, panel, column, to_half);
-        if (storage == DType::bf16) scatter_column<BFloat16>(wide, panel, column, to_bfloat16);
-        continue;
-      }
-      float scale = 0;
-      if (source.weight.dtype == DType::i8) {
-        std::memcpy(narrow.data(), source.weight.data<std::int8_t>() + row * source.weight.stride(0), k);
-        scale = source.row_scale[row];
-      } else {
-        widen_row(source, row, wide);
-        scale = quantise_row(wide, narrow);
-      }
-      scatter_i8_column(narrow.data(), out.num_inputs_, panel, column);
-      out.scales_.view().data<float>()[output] = scale;
-      std::int32_t sum = 0;
-      for (const std::int8_t value : narrow) sum += value;
-      out.sums_.view().data<std::int32_t>()[output] = sum;
+  const auto pack_panel = [&](std::int64_t panel, PanelRows& rows) {
+    const std::int64_t first = panel * kPanel;
+    const int count = static_cast<int>(std::min<std::int64_t>(kPanel, out.num_outputs_ - first));
+    for (int column = 0; column < count; ++column) {
+      const std::int64_t output = first + column;
+      const auto source = static_cast<std::size_t>(std::upper_bound(first_output.begin(), first_output.end(), output) -
+                                                   first_output.begin()) -
+                          1;
+      const auto quantised = rows.add(column, sources[source], output - first_output[source]);
+      if (storage != DType::i8) continue;
+      out.scales_.view().data<float>()[output] = quantised.scale;
+      out.sums_.view().data<std::int32_t>()[output] = quantised.sum;
     }
+    void* to = const_cast<void*>(out.panel(panel));
+    if (storage == DType::f16 || storage == DType::bf16) {
+      transpose<std::uint16_t>(rows.rows(), count, out.num_inputs_, to);
+    } else {
+      transpose<std::uint32_t>(rows.rows(), count, out.padded_inputs_ / (storage == DType::i8 ? 4 : 1), to);
+    }
+  };
+  // A tile has its own buffers: a run of panels.
+  constexpr std::int64_t kPanelsAtOnce = 4;
+  const std::int64_t num_tiles = (out.num_panels() + kPanelsAtOnce - 1) / kPanelsAtOnce;
+  const auto pack_tile = [&](std::int64_t tile, int) {
+    PanelRows rows(out.num_inputs_, out.padded_inputs_, storage);
+    for (std::int64_t panel = tile * kPanelsAtOnce; panel < std::min(out.num_panels(), (tile + 1) * kPanelsAtOnce);
+         ++panel)
+      pack_panel(panel, rows);
+  };
+  if (pool) {
+    pool->parallel_for(num_tiles, pack_tile);
+  } else {
+    for (std::int64_t tile = 0; tile < num_tiles; ++tile) pack_tile(tile, 0);
   }
   return out;
 }

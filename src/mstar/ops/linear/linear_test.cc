@@ -195,6 +195,54 @@ TEST(Linear, KeepsNumbersOfAnI8Checkpoint) {
   });
 }
 
+// Every pair of dtypes, odd K, rows of a file at an odd address, with and without threads: what read_row gives back is
+// the source rounded to the storage.
+TEST(Linear, PacksEveryDTypeFromAnyAddress) {
+  Host host(3);
+  const std::int64_t n = 150, k = 37;
+  const auto values = random_floats(n * k, 3);
+  std::vector<float> scales(static_cast<std::size_t>(n), 0.5f);
+  for (const DType from : {DType::f32, DType::f16, DType::bf16, DType::i8}) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(n * k) * dtype_bytes(from) + 1);
+    std::vector<float> exact(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::byte* to = bytes.data() + 1 + i * dtype_bytes(from);
+      const Half half = to_half(values[i]);
+      const BFloat16 brain = to_bfloat16(values[i]);
+      const auto code = static_cast<std::int8_t>(values[i] * 30);
+      if (from == DType::f32) std::memcpy(to, &values[i], 4), exact[i] = values[i];
+      if (from == DType::f16) std::memcpy(to, &half, 2), exact[i] = to_float(half);
+      if (from == DType::bf16) std::memcpy(to, &brain, 2), exact[i] = to_float(brain);
+      if (from == DType::i8) std::memcpy(to, &code, 1), exact[i] = 0.5f * static_cast<float>(code);
+    }
+    const LinearSource source{TensorView(bytes.data() + 1, from, {n, k}), from == DType::i8 ? scales.data() : nullptr};
+    for (const DType storage : {DType::f32, DType::f16, DType::bf16, DType::i8}) {
+      SCOPED_TRACE(std::string(dtype_name(from)) + " to " + std::string(dtype_name(storage)));
+      auto alone = LinearWeight::pack(host.device(), source, storage);
+      auto shared = LinearWeight::pack(host.device(), source, storage, host.context().pool);
+      ASSERT_TRUE(alone && shared);
+      EXPECT_EQ(std::memcmp(alone->panel(0), shared->panel(0),
+                            alone->panel_bytes() * static_cast<std::size_t>(alone->num_panels())),
+                0);
+      std::vector<float> row(static_cast<std::size_t>(k));
+      for (std::int64_t output = 0; output < n; ++output) {
+        shared->read_row(output, row.data());
+        for (std::int64_t i = 0; i < k; ++i) {
+          const float value = exact[static_cast<std::size_t>(output * k + i)];
+          const float stored = storage == DType::f16    ? to_float(to_half(value))
+                               : storage == DType::bf16 ? to_float(to_bfloat16(value))
+                                                        : value;
+          if (storage == DType::i8 && from != DType::i8) {
+            ASSERT_NEAR(row[static_cast<std::size_t>(i)], value, shared->column_scales()[output] * 0.501f);
+          } else {
+            ASSERT_EQ(row[static_cast<std::size_t>(i)], stored);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Linear, ResidualMayBeTheOutput) {
   on_every_target([&] {
     Host host;
