@@ -15,7 +15,7 @@ Result<Linear> Linear::load(const LoadContext& context, const std::string& name,
   const weights::AlignedParts aligned = loaded.aligned();
   std::vector<LinearSource> sources;
   for (const auto& part : aligned.parts()) sources.push_back({part.weight, part.row_scale});
-  MSTAR_TRY_ASSIGN(out.weight_, LinearWeight::pack(context.device, sources, context.storage));
+  MSTAR_TRY_ASSIGN(out.weight_, LinearWeight::pack(context.device, sources, context.storage, context.pool));
   if (has_bias) {
     MSTAR_TRY_ASSIGN(out.bias_, load_f32(context, name + ".bias", {num_outputs}));
   }

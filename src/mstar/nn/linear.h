@@ -16,6 +16,7 @@ struct LoadContext {
   weights::WeightMap& weights;
   Device& device;
   DType storage = DType::f32;  // of matrices: f32, f16, bf16 or i8; vectors are f32
+  ThreadPool* pool = nullptr;  // packs weights faster
 };
 
 // y = activation(x W^T + b) + residual. Homes: NAME.weight [num_outputs, num_inputs], NAME.bias [num_outputs].

@@ -83,7 +83,7 @@ class Encoder final : public engine::ComponentBody {
   static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
     auto out = std::unique_ptr<Encoder>(new Encoder(refs));
     const WhisperConfig& c = *refs.config;
-    const nn::LoadContext context{build.weights, build.device, c.storage};
+    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     // The convolutions stay in f32: int8 is for the matrices only, as in the reference.
     MSTAR_TRY_ASSIGN(const Tensor conv1, nn::load_f32(context, "encoder.conv1.weight", {c.dim, c.num_mels, 3}));
@@ -230,7 +230,7 @@ class CrossWriter final : public engine::ComponentBody {
   static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
     auto out = std::unique_ptr<CrossWriter>(new CrossWriter(refs));
     const WhisperConfig& c = *refs.config;
-    const nn::LoadContext context{build.weights, build.device, c.storage};
+    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     for (int layer = 0; layer < c.decoder_layers; ++layer) {
       MSTAR_TRY_ASSIGN(nn::Linear kv,
