@@ -37,6 +37,23 @@ __device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float v) {
   return __float2bfloat16_rn(v);
 }
 
+// kCount = 16 / sizeof(Element) values, those past `left` zero; one load when `aligned` says that they start on 16
+// bytes.
+template <int kCount, class Element>
+__device__ inline void load_group(const Element* from, int left, bool aligned, float (&to)[kCount]) {
+  static_assert(kCount * sizeof(Element) == 16);
+  if (aligned && left >= kCount) {
+    const uint4 words = *reinterpret_cast<const uint4*>(from);
+    Element values[kCount];
+    memcpy(values, &words, sizeof(words));
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) to[i] = widen(values[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) to[i] = i < left ? widen(from[i]) : 0.0f;
+  }
+}
+
 // Calls run(element) with a value of the CUDA type of `dtype`; the ops' checks leave only these three.
 template <class Run>
 Status with_float_type(DType dtype, Run run) {

@@ -16,8 +16,11 @@ constexpr int kMaxHeadDim = 256;
 template <class Element>
 __global__ void __launch_bounds__(kThreads)
     attend(Rows q, const std::int32_t* offsets, int num_rows, Pages pages, int group, float scale, Rows out) {
+  constexpr int kGroup = 16 / sizeof(Element);
+  constexpr int kAhead = 8;  // value rows in flight
   __shared__ float query[kMaxHeadDim];
   __shared__ float weights[kThreads];
+  __shared__ std::int64_t places[kThreads];
   __shared__ float maxima[kWarps];
   const int token = blockIdx.x, head = blockIdx.y, kv_head = head / group, d = pages.head_dim;
   const int row = row_of(offsets, num_rows, token);
@@ -33,9 +36,15 @@ __global__ void __launch_bounds__(kThreads)
     const int position = begin + threadIdx.x;
     float score = -INFINITY;
     if (position < num_keys) {
-      const Element* key = static_cast<const Element*>(pages.keys) + pages.at(row, position, kv_head);
+      const std::int64_t place = pages.at(row, position, kv_head);
+      places[threadIdx.x] = place;
       float dot = 0;
-      for (int i = 0; i < d; ++i) dot = fmaf(query[i], widen(key[i]), dot);
+      for (int i = 0; i < d; i += kGroup) {  // d is a multiple of 16, so every head starts on 16 bytes
+        float key[kGroup];
+        load_group(static_cast<const Element*>(pages.keys) + place + i, kGroup, true, key);
+#pragma unroll
+        for (int k = 0; k < kGroup; ++k) dot = fmaf(query[i + k], key[k], dot);
+      }
       score = __fmul_rn(dot, scale);
     }
     const float previous = largest;
@@ -47,15 +56,22 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int part = 0; part < kPerThread; ++part) sums[part] *= correction;
     const int count = min(kThreads, num_keys - begin);
-    for (int j = 0; j < count; ++j) {
-      const float weight = weights[j];
-      const Element* value = static_cast<const Element*>(pages.values) + pages.at(row, begin + j, kv_head);
-      total += weight;
+    for (int j = 0; j < count; j += kAhead) {
 #pragma unroll
       for (int part = 0; part < kPerThread; ++part) {
         const int i = part * kThreads + threadIdx.x;
-        if (i < d) sums[part] = fmaf(weight, widen(value[i]), sums[part]);
+        if (i >= d) continue;
+        float value[kAhead];
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a)
+          value[a] = j + a < count ? widen(static_cast<const Element*>(pages.values)[places[j + a] + i]) : 0.0f;
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a)
+          if (j + a < count) sums[part] = fmaf(weights[j + a], value[a], sums[part]);
       }
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a)
+        if (j + a < count) total += weights[j + a];
     }
     __syncthreads();
   }

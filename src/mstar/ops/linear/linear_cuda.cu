@@ -19,21 +19,6 @@ struct Problem {
   bool x_by_16_bytes = false;  // rows of x start on 16 bytes
 };
 
-// kCount weights from w, those past `left` zero. One 16-byte load where the row of W allows it.
-template <int kCount, class Element>
-__device__ void load_weights(const Element* w, int left, bool aligned, float (&to)[kCount]) {
-  if (aligned && left >= kCount) {
-    const uint4 words = *reinterpret_cast<const uint4*>(w);
-    Element values[kCount];
-    memcpy(values, &words, sizeof(words));
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = widen(values[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = i < left ? widen(w[i]) : 0.0f;
-  }
-}
-
 // A warp makes one output of kRows rows. Lane l adds the products of its groups of 16 bytes of W (l, l + 32, ...) in
 // the order of k, then the lanes are added by a fixed tree: a row's bits depend on K and the weight's dtype alone.
 template <class Element, int kRows>
@@ -49,7 +34,7 @@ __global__ void __launch_bounds__(kOutputsPerBlock* kWarp) linear_rows(const Pro
   for (int k = lane * kGroup; k < p.k; k += kWarp * kGroup) {
     const int left = p.k - k;
     float weights[kGroup];
-    load_weights(w + k, left, aligned, weights);
+    load_group(w + k, left, aligned, weights);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (first + r >= p.m) break;
