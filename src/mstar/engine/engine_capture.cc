@@ -21,8 +21,9 @@ bool same_results(const std::vector<SlotResult>& a, const std::vector<SlotResult
                     [](const SlotResult& x, const SlotResult& y) { return x.slot == y.slot && x.items == y.items; });
 }
 
+// The label does not matter: it only says which pages and slots the plan names.
 bool same_resources(const resource::RowDemand& a, const resource::RowDemand& b) {
-  return a.tokens == b.tokens && a.context_tokens == b.context_tokens && a.samples == b.samples && a.label == b.label;
+  return a.tokens == b.tokens && a.context_tokens == b.context_tokens && a.samples == b.samples;
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ Status Worker::load() {
       model.checkpoint->release_pages();
     }
   }
+  for (Lane& lane : lanes_) MSTAR_TRY(lane.engine->capture());
   publish_stats();
   return ok_status();
 }
