@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "mstar/ops/attention/attention_cases.h"
 #include "mstar/ops/kv_append/kv_append.h"
 #include "mstar/ops/op_test_support.h"
 #include "mstar/ops/op_test_targets.h"
@@ -14,12 +15,6 @@ namespace mstar {
 namespace {
 
 using namespace op_test;
-
-struct AttentionCase {
-  int heads, kv_heads, d;
-  std::vector<std::int32_t> counts;  // query tokens of each row
-  std::vector<std::int32_t> before;  // cached tokens of each row (paged), or keys (slots)
-};
 
 std::vector<std::int32_t> offsets_of(const std::vector<std::int32_t>& counts) {
   std::vector<std::int32_t> out = {0};
@@ -56,20 +51,11 @@ std::vector<double> exactly(const float* q, int d, double scale, std::int64_t nu
   return out;
 }
 
-const std::vector<AttentionCase> kCases = {
-    {1, 1, 16, {1}, {0}},
-    {2, 2, 64, {1, 3, 17}, {0, 5, 130}},
-    {4, 2, 64, {13, 0, 1, 260}, {15, 4, 300, 0}},
-    {6, 1, 32, {5, 25}, {128, 127}},
-    {8, 8, 64, {1, 1, 1, 1}, {1, 16, 33, 447}},
-    {16, 2, 128, {1, 40}, {511, 3}},
-};
-
 class DenseAttention : public testing::TestWithParam<bool> {};
 
 TEST_P(DenseAttention, MatchesDoubles) {
   on_every_target([&] {
-    auto cases = kCases;
+    auto cases = kAttentionCases;
     cases.push_back({3, 3, 72, {20, 150}, {}});
     cases.push_back({2, 1, 7, {1, 9}, {}});
     for (const AttentionCase& c : cases) {
@@ -193,7 +179,7 @@ TEST(PagedAttention, MatchesDoubles) {
     Host host(2);
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       const double tolerance = dtype == DType::f32 ? 1e-5 : dtype == DType::f16 ? 4e-3 : 3e-2;
-      for (const AttentionCase& c : kCases) {
+      for (const AttentionCase& c : kAttentionCases) {
         for (const int page_tokens : {16, 32, 64}) {
           PagedRows rows(c, page_tokens, dtype);
           const std::vector<std::int32_t> zero(c.counts.size(), 0);
