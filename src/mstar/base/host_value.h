@@ -35,6 +35,17 @@ class HostValue {
     return out;
   }
 
+  // A part of bytes that `owner` (never null) keeps alive; results of one step share theirs.
+  static HostValue part_of(std::shared_ptr<const void> owner, DType dtype, std::vector<std::int64_t> dims,
+                           std::span<const std::byte> bytes) {
+    HostValue out;
+    out.dtype_ = dtype;
+    out.dims_ = std::move(dims);
+    out.bytes_ = bytes;
+    out.owner_ = std::move(owner);
+    return out;
+  }
+
   static HostValue utf8(std::string_view text) { return raw(DType::utf8, text.data(), text.size()); }
   static HostValue blob(std::string_view data) { return raw(DType::bytes, data.data(), data.size()); }
   template <class T>

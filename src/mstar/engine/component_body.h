@@ -48,6 +48,7 @@ struct SlotSpec {
 struct SlotSource {
   int slot = 0;
   const Value* value = nullptr;
+  std::int64_t items = 0;  // counted by the engine
 };
 // A row's share of an output slot, which becomes the value of an output port (index into Run::outputs; -1: to no port).
 struct SlotResult {

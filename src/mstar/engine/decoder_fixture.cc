@@ -141,12 +141,12 @@ class Loop {
     for (bool whole = false; !whole;) {
       MSTAR_TRY_ASSIGN(whole, engine_.advance(*prepared.step));
     }
+    const auto& promised = engine_.promised(*prepared.step);
     const auto end = Clock::now();
     if (flight.end) flight.end->record(device_.default_stream());
-    auto promised = engine_.promised(*prepared.step);
     for (std::size_t r = 0; r < picked.size(); ++r) {
       if (promised[r].error) return *promised[r].error;
-      live_[picked[r]].token = std::move(promised[r].outputs[0][0]);
+      live_[picked[r]].token = promised[r].outputs[0][0];
       ++live_[picked[r]].num_launched;
       ++live_[picked[r]].num_in_flight;
     }

@@ -60,7 +60,7 @@ struct DecodeResult {
 struct StepTimes {
   int rows = 0;
   bool replayed = false;
-  double prepare_us = 0, launch_us = 0, wait_us = 0, finish_us = 0, device_us = 0;
+  double prepare_us = 0, launch_us = 0, wait_us = 0, finish_us = 0, device_us = 0;  // launch: with the promised values
 };
 
 struct DecodeOptions {

@@ -116,12 +116,14 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
 // A value that no slot can take is this row's fault, so it is found here and not in gather().
 Result<RowDemand> Engine::declare(const RowInputs& row) {
   MSTAR_TRY_ASSIGN(RowDemand demand, body_->declare(row));
-  for (const SlotSource& source : demand.sources) {
+  for (SlotSource& source : demand.sources) {
     const SlotSpec& slot = input_slots_[static_cast<std::size_t>(source.slot)];
     if (!source.value) return internal_error("component '" + spec_.name + "' got no value for '" + slot.name + "'");
-    if (!num_items(slot, *source.value))
+    const auto items = num_items(slot, *source.value);
+    if (!items)
       return internal_error("component '" + spec_.name + "': slot '" + slot.name +
                             "' cannot take the value that it was given");
+    source.items = *items;
   }
   demand.resources.label = labels_.index(*row.run);
   return demand;
@@ -142,6 +144,7 @@ Result<resource::Admit> Engine::admit(const RowInputs& row, const resource::Step
 }
 
 void Engine::admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out) {
+  step.reserve(rows.size());
   for (RowInputs& row : rows) {
     auto demand = declare(row);
     if (!demand) {
@@ -256,21 +259,16 @@ void Engine::wait(Step& step) {
   }
 }
 
-std::vector<RowResult> Engine::promised(Step& step) {
-  std::vector<RowResult> out = step.results;
-  for (int r = 0; r < step.num_rows(); ++r) {
-    RowResult& result = out[static_cast<std::size_t>(r)];
-    if (step.failure && !result.error) result.error = *step.failure;
-    if (!result.error) result.outputs = outputs_of(step, r, false);
-  }
-  return out;
+const std::vector<RowResult>& Engine::promised(Step& step) {
+  make_outputs(step);
+  return step.results;
 }
 
 std::vector<RowResult> Engine::finish(StepPtr step) {
   wait(*step);
+  make_outputs(*step);
   for (int r = 0; r < step->num_rows(); ++r) {
     RowResult& result = step->results[static_cast<std::size_t>(r)];
-    if (step->failure && !result.error) result.error = *step->failure;
     for (const decl::ResourceRef ref : spec_.uses) {
       if (result.error) {
         resources_.at(ref)->rollback(step->rows.rows[static_cast<std::size_t>(r)]);
@@ -278,8 +276,9 @@ std::vector<RowResult> Engine::finish(StepPtr step) {
         resources_.at(ref)->commit(step->rows.rows[static_cast<std::size_t>(r)]);
       }
     }
-    if (!result.error) result.outputs = outputs_of(*step, r, true);
+    if (result.error) result.outputs.clear();
   }
+  bring_to_host(*step);
   return std::move(step->results);
 }
 

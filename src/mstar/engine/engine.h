@@ -95,7 +95,8 @@ class Engine {
   // The outputs of a launched step before the host has them: values on the device, in the order of its stream, with
   // which the next step can be prepared and launched. What the forward said of its rows (errors, stopped loops) is
   // there.
-  std::vector<RowResult> promised(Step& step);
+  // Valid until the step finishes.
+  const std::vector<RowResult>& promised(Step& step);
   // The row was launched although its request has ended since: it is rolled back when the step finishes, and gives no
   // outputs. Rows that the step does not hold are ignored.
   void drop(Step& step, RequestId request);
@@ -126,7 +127,8 @@ class Engine {
   Status gather(Step& step);
   Status allocate_outputs(Step& step);
   Status read_back(Step& step);
-  std::vector<Values> outputs_of(const Step& step, int row, bool on_host) const;
+  void make_outputs(Step& step);
+  void bring_to_host(Step& step) const;
   // engine_capture.cc
   bool matches(const RowInputs& row, const RowDemand& demand, const CaptureSpec& spec) const;
   void lease(Step& step);

@@ -34,10 +34,7 @@ bool Engine::matches(const RowInputs& row, const RowDemand& demand, const Captur
   if (!same_resources(demand.resources, spec.row.resources) || !same_results(demand.results, spec.row.results))
     return false;
   return std::equal(demand.sources.begin(), demand.sources.end(), spec.row.sources.begin(), spec.row.sources.end(),
-                    [&](const SlotSource& a, const SlotSource& b) {
-                      const SlotSpec& slot = input_slots_[static_cast<std::size_t>(a.slot)];
-                      return a.slot == b.slot && num_items(slot, *a.value) == num_items(slot, *b.value);
-                    });
+                    [](const SlotSource& a, const SlotSource& b) { return a.slot == b.slot && a.items == b.items; });
 }
 
 void Engine::lease(Step& step) {
@@ -91,7 +88,7 @@ Status Engine::allocate_static_memory(int max_rows) {
       for (const CaptureSpec& spec : captures_) {
         std::int64_t items = 0;
         for (const SlotSource& each : spec.row.sources)
-          if (each.slot == static_cast<int>(s)) items += num_items(input_slots_[s], *each.value).value_or(0);
+          if (each.slot == static_cast<int>(s)) items += each.items;
         most = std::max(most, items * max_rows);
       }
       MSTAR_TRY_ASSIGN(StaticBlock block,
@@ -159,6 +156,9 @@ Status Engine::capture() {
   MSTAR_TRY(reserve_buffers());
   if (!device_.supports_capture() || spec_.capture.rows.empty()) return ok_status();
   captures_ = body_->captures();
+  for (CaptureSpec& spec : captures_)
+    for (SlotSource& each : spec.row.sources)
+      each.items = num_items(input_slots_[static_cast<std::size_t>(each.slot)], *each.value).value_or(0);
   if (captures_.empty() || !spec_.capture.tokens.empty()) {
     log_warn("component '{}' runs eagerly: {}", spec_.name,
              captures_.empty() ? "its body captures nothing" : "packed buckets are not captured yet");

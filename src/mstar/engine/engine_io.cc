@@ -1,6 +1,7 @@
 // What goes into a step and what comes out: gathering the rows' values, output memory, reading results back.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "mstar/engine/engine.h"
 #include "mstar/engine/step.h"
@@ -115,6 +116,8 @@ Status Engine::gather(Step& step) {
   std::vector<std::vector<Source>> sources(num_slots);
   std::size_t staged_bytes = 0;
   for (std::size_t s = 0; s < num_slots; ++s) {
+    sources[s].reserve(step.demands.size());
+    step.input_starts[s].reserve(step.demands.size() + 1);
     for (const RowDemand& demand : step.demands) {
       std::int64_t items = 0;
       for (const SlotSource& each : demand.sources) {
@@ -182,6 +185,7 @@ Status Engine::allocate_outputs(Step& step) {
   step.output_starts.assign(num_slots, {0});
   for (std::size_t s = 0; s < num_slots; ++s) {
     auto& starts = step.output_starts[s];
+    starts.reserve(step.demands.size() + 1);
     for (const RowDemand& demand : step.demands) {
       std::int32_t count = 0;
       for (const SlotResult& each : demand.results)
@@ -214,28 +218,57 @@ Status Engine::read_back(Step& step) {
   return ok_status();
 }
 
-std::vector<Values> Engine::outputs_of(const Step& step, int row, bool on_host) const {
-  std::vector<Values> out(step.row(row).run->outputs.size());
-  std::vector<std::int32_t> cursor(output_slots_.size());
-  const SlotMemory& memory = memory_[static_cast<std::size_t>(step.own_slot)];
+namespace {
+
+// Walks a row's results: call(result, begin item of its slot).
+template <class Call>
+void for_each_result(const Step& step, int row, std::vector<std::int32_t>& cursor, Call&& call) {
+  std::fill(cursor.begin(), cursor.end(), 0);
   for (const SlotResult& each : step.demand(row).results) {
     const auto s = static_cast<std::size_t>(each.slot);
-    const std::int32_t begin = step.output_starts[s][static_cast<std::size_t>(row)] + cursor[s];
-    cursor[s] += each.items;
-    if (each.output < 0) continue;
-    TensorView view = step.output_views[s].slice(begin, begin + each.items);
-    if (each.drop_items_axis) view = view.at(0);
-    const auto& block = step.output_blocks[static_cast<std::size_t>(step.layout.group[s])];
-    Value value(std::make_shared<RowBuffer>(block, view));
-    if (output_slots_[s].to_host && on_host) {
-      const std::byte* from = static_cast<const std::byte*>(view.pointer);
-      if (!on_cpu()) from = memory.readback.data() + (from - static_cast<const std::byte*>(block->pointer));
-      value.host =
-          HostValue(view.dtype, {view.shape.dims().begin(), view.shape.dims().end()}, {from, from + view.bytes()});
-    }
-    out[static_cast<std::size_t>(each.output)].push_back(std::move(value));
+    call(each, step.output_starts[s][static_cast<std::size_t>(row)] + std::exchange(cursor[s], cursor[s] + each.items));
   }
-  return out;
+}
+
+}  // namespace
+
+void Engine::make_outputs(Step& step) {
+  if (std::exchange(step.has_outputs, true)) return;
+  std::vector<std::int32_t> cursor(output_slots_.size());
+  for (int r = 0; r < step.num_rows(); ++r) {
+    RowResult& result = step.results[static_cast<std::size_t>(r)];
+    if (step.failure && !result.error) result.error = *step.failure;
+    if (result.error) continue;
+    result.outputs.resize(step.row(r).run->outputs.size());
+    for_each_result(step, r, cursor, [&](const SlotResult& each, std::int32_t begin) {
+      if (each.output < 0) return;
+      const auto s = static_cast<std::size_t>(each.slot);
+      TensorView view = step.output_views[s].slice(begin, begin + each.items);
+      if (each.drop_items_axis) view = view.at(0);
+      const auto& block = step.output_blocks[static_cast<std::size_t>(step.layout.group[s])];
+      Values& values = result.outputs[static_cast<std::size_t>(each.output)];
+      if (output_slots_[s].to_host) step.host_parts.push_back({r, each.output, static_cast<int>(values.size())});
+      values.emplace_back(std::make_shared<RowBuffer>(block, view));
+    });
+  }
+}
+
+void Engine::bring_to_host(Step& step) const {
+  if (step.host_parts.empty()) return;
+  const auto& block = step.output_blocks[kHostGroup];  // none when all values are empty
+  const auto* const base = block ? static_cast<const std::byte*>(block->pointer) : nullptr;
+  const auto* const from = on_cpu() ? base : memory_[static_cast<std::size_t>(step.own_slot)].readback.data();
+  const std::size_t size = step.layout.bytes[kHostGroup];
+  const auto bytes = std::make_shared<const std::vector<std::byte>>(from, from + size);
+  for (const Step::HostPart& part : step.host_parts) {
+    RowResult& result = step.results[static_cast<std::size_t>(part.row)];
+    if (result.error) continue;
+    Value& value = result.outputs[static_cast<std::size_t>(part.output)][static_cast<std::size_t>(part.index)];
+    const TensorView view = static_cast<const RowBuffer&>(*value.device).view();
+    const std::ptrdiff_t at = view.empty() ? 0 : static_cast<const std::byte*>(view.pointer) - base;
+    value.host = HostValue::part_of(bytes, view.dtype, {view.shape.dims().begin(), view.shape.dims().end()},
+                                    std::span(*bytes).subspan(static_cast<std::size_t>(at), view.bytes()));
+  }
 }
 
 }  // namespace mstar::engine

@@ -41,6 +41,13 @@ class Step final : public Forward {
     if (slots) slots->give_back(own_slot);
   }
 
+  void reserve(std::size_t num_rows) {
+    inputs.reserve(num_rows);
+    demands.reserve(num_rows);
+    results.reserve(num_rows);
+    rows.rows.reserve(num_rows);
+    rows.token_offsets.reserve(num_rows + 1);
+  }
   OpContext& ops() override { return context_; }
   int num_rows() const override { return static_cast<int>(inputs.size()); }
   const RowInputs& row(int r) const override { return inputs[static_cast<std::size_t>(r)]; }
@@ -82,6 +89,11 @@ class Step final : public Forward {
   int next_slice = 0;
   bool launched = false;  // whole, with its read-back
   bool waited = false;
+  bool has_outputs = false;  // results hold the values on the device
+  struct HostPart {          // a value of results that the host gets too
+    int row = 0, output = 0, index = 0;
+  };
+  std::vector<HostPart> host_parts;
   std::optional<Error> failure;
 
  private:

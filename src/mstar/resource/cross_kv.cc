@@ -28,9 +28,9 @@ Result<std::unique_ptr<CrossKvPool>> CrossKvPool::create(const decl::CrossKv& sp
                                                      std::max(1, spec.kv_heads / limits.head_shards), spec.head_dim}));
   for (int i = limits.max_requests; i > 0; --i) pool->free_.push_back(i);
   for (Slot& slot : pool->slots_) {
-    MSTAR_TRY_ASSIGN(slot.index, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_rows)));
-    MSTAR_TRY_ASSIGN(slot.offsets, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_rows) + 1));
-    MSTAR_TRY_ASSIGN(slot.lengths, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_rows)));
+    const auto rows = static_cast<std::size_t>(limits.max_rows);
+    const std::size_t counts[] = {rows, rows, rows + 1};
+    MSTAR_TRY_ASSIGN(slot.arrays, PlanArrays::create(device, counts));
   }
   return pool;
 }
@@ -68,7 +68,7 @@ Status CrossKvPool::plan(const StepRows& rows, Stream stream) {
   Slot& slot = slots_[rows.slot];
   slot.num_rows = rows.num_rows();
   slot.num_tokens = 0;
-  slot.offsets.host()[0] = 0;
+  slot.arrays.host(kOffsets)[0] = 0;
   for (int r = 0; r < rows.num_rows(); ++r) {
     const StepRow& row = rows.rows[r];
     const auto it = requests_.find(row.request);
@@ -76,13 +76,11 @@ Status CrossKvPool::plan(const StepRows& rows, Stream stream) {
       return internal_error("a step plans a row that '" + spec_.name + "' does not know");
     const bool is_padding = it == requests_.end();
     const int written = row.demand.context_tokens;
-    slot.index.host()[r] = is_padding ? 0 : it->second.slot;
-    slot.lengths.host()[r] = is_padding ? std::max(1, written) : it->second.planned_length();
-    slot.offsets.host()[r + 1] = slot.num_tokens += written;
+    slot.arrays.host(kIndex)[r] = is_padding ? 0 : it->second.slot;
+    slot.arrays.host(kLengths)[r] = is_padding ? std::max(1, written) : it->second.planned_length();
+    slot.arrays.host(kOffsets)[r + 1] = slot.num_tokens += written;
   }
-  slot.offsets.upload(static_cast<std::size_t>(rows.num_rows()) + 1, stream);
-  slot.index.upload(rows.num_rows(), stream);
-  slot.lengths.upload(rows.num_rows(), stream);
+  slot.arrays.upload(static_cast<std::size_t>(rows.num_rows()) + 1, stream);
   return ok_status();
 }
 
@@ -117,8 +115,8 @@ SlotKvView CrossKvPool::view(int layer, int slot) const {
   const TensorView both = storage_.view().at(layer);
   return {.keys = both.at(0),
           .values = both.at(1),
-          .slots = slots_[slot].index.on_device(),
-          .lengths = slots_[slot].lengths.on_device()};
+          .slots = slots_[slot].arrays.on_device(kIndex),
+          .lengths = slots_[slot].arrays.on_device(kLengths)};
 }
 
 Usage CrossKvPool::usage() const {

@@ -30,7 +30,7 @@ class CrossKvPool final : public Resource {
   // One layer's slots for the rows planned in `slot`; lengths count what this step writes.
   SlotKvView view(int layer, int slot) const;
   RaggedView contexts(int slot) const {
-    return {slots_[slot].offsets.on_device(), slots_[slot].num_rows, slots_[slot].num_tokens};
+    return {slots_[slot].arrays.on_device(kOffsets), slots_[slot].num_rows, slots_[slot].num_tokens};
   }
 
  private:
@@ -41,8 +41,9 @@ class CrossKvPool final : public Resource {
     // What a step planned now reads: it runs after those in flight.
     int planned_length() const { return in_flight.empty() ? committed_length : in_flight.back(); }
   };
+  enum Array { kIndex, kLengths, kOffsets };
   struct Slot {
-    PlanBuffer index, lengths, offsets;
+    PlanArrays arrays;
     int num_rows = 0;
     int num_tokens = 0;  // context tokens written by this step
   };

@@ -41,10 +41,9 @@ Result<std::unique_ptr<PagedKvPool>> PagedKvPool::create(const decl::PagedKv& sp
   for (int page = pool->num_pages_ - 1; page > 0; --page) pool->free_.push_back(page);
   for (Slot& slot : pool->slots_) {
     const std::size_t rows = static_cast<std::size_t>(limits.max_rows);
-    MSTAR_TRY_ASSIGN(slot.page_table, PlanBuffer::create(device, rows * pool->pages_per_sequence()));
-    MSTAR_TRY_ASSIGN(slot.lengths, PlanBuffer::create(device, rows));
-    MSTAR_TRY_ASSIGN(slot.offsets, PlanBuffer::create(device, rows + 1));
-    MSTAR_TRY_ASSIGN(slot.positions, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_tokens)));
+    const std::size_t counts[] = {rows, rows + 1, static_cast<std::size_t>(limits.max_tokens),
+                                  rows * pool->pages_per_sequence()};
+    MSTAR_TRY_ASSIGN(slot.arrays, PlanArrays::create(device, counts));
   }
   return pool;
 }
@@ -108,15 +107,15 @@ Result<Admit> PagedKvPool::admit(const StepRow& row) {
 void PagedKvPool::plan_row(Slot& slot, int index, const Sequence* sequence, const StepRow& row,
                            std::int32_t first_token) const {
   const int max_pages = pages_per_sequence();
-  std::int32_t* table = slot.page_table.host().data() + static_cast<std::size_t>(index) * max_pages;
+  std::int32_t* table = slot.arrays.host(kPageTable).data() + static_cast<std::size_t>(index) * max_pages;
   const int length = sequence ? sequence->planned_tokens : std::max(1, row.demand.tokens);
   // Pages past the length may be held for later; readers need not see them.
   const int num_pages = sequence ? pages_for(length) : 0;
   if (sequence) std::copy_n(sequence->pages.begin(), num_pages, table);
   std::fill(table + num_pages, table + max_pages, 0);
-  slot.lengths.host()[index] = length;
+  slot.arrays.host(kLengths)[index] = length;
   for (int t = 0; t < row.demand.tokens; ++t)
-    slot.positions.host()[first_token + t] = (sequence ? length - row.demand.tokens : 0) + t;
+    slot.arrays.host(kPositions)[first_token + t] = (sequence ? length - row.demand.tokens : 0) + t;
 }
 
 Status PagedKvPool::plan(const StepRows& rows, Stream stream) {
@@ -126,7 +125,7 @@ Status PagedKvPool::plan(const StepRows& rows, Stream stream) {
                           std::to_string(rows.num_tokens()) + " tokens is over the limits of '" + spec_.name + "'");
   slot.num_rows = rows.num_rows();
   slot.num_tokens = rows.num_tokens();
-  std::copy(rows.token_offsets.begin(), rows.token_offsets.end(), slot.offsets.host().begin());
+  std::copy(rows.token_offsets.begin(), rows.token_offsets.end(), slot.arrays.host(kOffsets).begin());
   for (int r = 0; r < rows.num_rows(); ++r) {
     const StepRow& row = rows.rows[r];
     // Several rows of one label in a step do not occur; in-flight steps before this one are counted in planned_tokens.
@@ -135,10 +134,7 @@ Status PagedKvPool::plan(const StepRows& rows, Stream stream) {
       return internal_error("a step plans a row that '" + spec_.name + "' does not know");
     plan_row(slot, r, sequence, row, rows.token_offsets[r]);
   }
-  slot.offsets.upload(static_cast<std::size_t>(rows.num_rows()) + 1, stream);
-  slot.lengths.upload(rows.num_rows(), stream);
-  slot.page_table.upload(static_cast<std::size_t>(rows.num_rows()) * pages_per_sequence(), stream);
-  slot.positions.upload(rows.num_tokens(), stream);
+  slot.arrays.upload(static_cast<std::size_t>(rows.num_rows()) * pages_per_sequence(), stream);
   return ok_status();
 }
 
@@ -232,14 +228,14 @@ PagedKvView PagedKvPool::view(int layer, int slot) const {
   const TensorView layer_view = storage_.view().at(layer);
   return {.keys = layer_view.at(0),
           .values = layer_view.at(1),
-          .page_table = slots_[slot].page_table.on_device(),
-          .lengths = slots_[slot].lengths.on_device(),
+          .page_table = slots_[slot].arrays.on_device(kPageTable),
+          .lengths = slots_[slot].arrays.on_device(kLengths),
           .max_pages = pages_per_sequence(),
           .page_tokens = spec_.page_tokens};
 }
 
 RaggedView PagedKvPool::ragged(int slot) const {
-  return {slots_[slot].offsets.on_device(), slots_[slot].num_rows, slots_[slot].num_tokens};
+  return {slots_[slot].arrays.on_device(kOffsets), slots_[slot].num_rows, slots_[slot].num_tokens};
 }
 
 int PagedKvPool::length(RequestId request, int label) const {

@@ -31,7 +31,7 @@ class PagedKvPool final : public Resource {
   // Keys and values of one layer for the rows planned in `slot`, lengths counting this step's tokens.
   PagedKvView view(int layer, int slot) const;
   // Position of each token of the step: [num_tokens] i32.
-  const std::int32_t* positions(int slot) const { return slots_[slot].positions.on_device(); }
+  const std::int32_t* positions(int slot) const { return slots_[slot].arrays.on_device(kPositions); }
   RaggedView ragged(int slot) const;
   // Committed tokens of a request's label; 0 when unknown.
   int length(RequestId request, int label = 0) const;
@@ -50,8 +50,9 @@ class PagedKvPool final : public Resource {
     // Whether the oldest row in flight is void; it leaves the flight either way.
     bool end_oldest();
   };
+  enum Array { kLengths, kOffsets, kPositions, kPageTable };
   struct Slot {
-    PlanBuffer page_table, lengths, offsets, positions;
+    PlanArrays arrays;
     int num_rows = 0;
     int num_tokens = 0;
   };

@@ -1,5 +1,6 @@
 #include "mstar/resource/resource.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "mstar/resource/cross_kv.h"
@@ -98,6 +99,21 @@ Result<PlanBuffer> PlanBuffer::create(Device& device, std::size_t count) {
     MSTAR_TRY_ASSIGN(void* const pointer, device.allocate(bytes));
     out.device_pointer_ = static_cast<std::int32_t*>(pointer);
   }
+  return out;
+}
+
+Result<PlanArrays> PlanArrays::create(Device& device, std::span<const std::size_t> counts) {
+  constexpr std::size_t kAlign = 64;  // 256 bytes
+  PlanArrays out;
+  std::size_t end = 0;
+  for (const std::size_t count : counts) {
+    out.starts_.push_back(end);
+    out.counts_.push_back(count);
+    end += (count + kAlign - 1) / kAlign * kAlign;
+  }
+  MSTAR_TRY_ASSIGN(out.buffer_, PlanBuffer::create(device, end));
+  const auto host = out.buffer_.host();
+  std::fill(host.begin(), host.end(), 0);
   return out;
 }
 

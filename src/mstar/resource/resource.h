@@ -126,4 +126,24 @@ class PlanBuffer {
   std::size_t count_ = 0;
 };
 
+// Several plan arrays in one buffer, so that a step sends them in one copy.
+class PlanArrays {
+ public:
+  static Result<PlanArrays> create(Device& device, std::span<const std::size_t> counts);
+  PlanArrays() = default;
+  std::span<std::int32_t> host(int array) const {
+    const auto at = static_cast<std::size_t>(array);
+    return buffer_.host().subspan(starts_[at], counts_[at]);
+  }
+  const std::int32_t* on_device(int array) const {
+    return buffer_.on_device() + starts_[static_cast<std::size_t>(array)];
+  }
+  // All arrays whole but the last, of which the first `count` elements.
+  void upload(std::size_t count, Stream stream) const { buffer_.upload(starts_.back() + count, stream); }
+
+ private:
+  PlanBuffer buffer_;
+  std::vector<std::size_t> starts_, counts_;
+};
+
 }  // namespace mstar::resource
