@@ -5,10 +5,10 @@
 
 namespace mstar::nn {
 
-float SeededWeights::at(std::string_view name, std::uint64_t index) const {
+float seeded_number(std::uint64_t seed, std::string_view name, std::uint64_t index) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  std::uint64_t z = (seed_ ^ hash) + (index + 1) * 0x9E3779B97F4A7C15u;
+  std::uint64_t z = (seed ^ hash) + (index + 1) * 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   z ^= z >> 31;
