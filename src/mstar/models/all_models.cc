@@ -1,5 +1,6 @@
 #include "mstar/models/model.h"
 
+#include "mstar/models/toy/toy_image.h"
 #include "mstar/models/toy/toy_speech.h"
 #include "mstar/models/whisper/whisper.h"
 
@@ -8,6 +9,7 @@ namespace {
 
 constexpr ModelFamily kFamilies[] = {
     {"whisper", "speech recognition and translation, all sizes", true, whisper_recognises, declare_whisper},
+    {"toy-image", "a tiny seeded denoiser with guidance", false, nullptr, declare_toy_image},
     {"toy-speech", "a tiny seeded model that speaks as it writes", false, nullptr, declare_toy_speech},
 };
 
