@@ -99,6 +99,16 @@ Conductor::Request* Conductor::find(RequestId id) {
 
 void Conductor::on(Submit message) { waiting_.push_back(std::move(message)); }
 
+void Conductor::on(Push message) {
+  const auto it =
+      std::find_if(waiting_.begin(), waiting_.end(), [&](const Submit& each) { return each.id == message.id; });
+  if (it != waiting_.end()) {
+    it->sent.push_back(std::move(message.items));
+  } else if (const Request* request = find(message.id); request && !request->ended) {
+    send_items(*request, message.items);
+  }
+}
+
 void Conductor::on(const Abort& message) {
   const auto it =
       std::find_if(waiting_.begin(), waiting_.end(), [&](const Submit& each) { return each.id == message.id; });
@@ -222,6 +232,7 @@ void Conductor::begin(Submit submit) {
         {partitions[p].plan(*request.submit.params),
          std::make_unique<graph::PartitionProgress>(request.placed, decl::PartitionRef(p), given)});
   add_to_workers(request);
+  for (const ClientItems& items : std::exchange(request.submit.sent, {})) send_items(request, items);
   for (std::size_t p = 0; p < partitions.size(); ++p) {
     Request* const live = find(id);  // a plan may end the request at once
     if (!live || live->ended) return;
@@ -256,6 +267,7 @@ void Conductor::end(Request& request, RequestEvent event) {
   if (request.ended) return;
   request.ended = true;
   const RequestId id = request.submit.id;
+  if (request.submit.client) close_inputs(id);
   {
     std::lock_guard lock(state_mutex_);
     if (const auto* finished = std::get_if<Finished>(&event)) {
@@ -273,6 +285,7 @@ void Conductor::end(Request& request, RequestEvent event) {
 }
 
 void Conductor::fail_waiting(Submit& submit, Error error) {
+  if (submit.client) close_inputs(submit.id);
   {
     std::lock_guard lock(state_mutex_);
     ++(error.code == Code::cancelled ? counters_.cancelled : counters_.failed);

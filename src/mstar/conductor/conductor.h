@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "mstar/base/queue.h"
+#include "mstar/conductor/client_inputs.h"
 #include "mstar/conductor/frontend.h"
 #include "mstar/decl/decl.h"
 #include "mstar/graph/partition_progress.h"
@@ -69,6 +70,7 @@ class Conductor final : public Frontend {
   // unavailable also while a part of the model has no worker.
   Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) override;
   void abort(RequestId request) override { inbox_.push(Inbox(Abort{request})); }
+  Status push(RequestId request, std::string_view port, const HostValue& value, bool done) override;
   std::vector<ServedModel> models() const override;
   // Ready: every worker was once, and each part of each model has one that is.
   RuntimeState state() const override;
@@ -91,12 +93,18 @@ class Conductor final : public Frontend {
     std::map<decl::PortRef, std::vector<HostValue>> inputs;
     std::shared_ptr<EventSink> sink;  // owners: the server's connection and this request
     std::int64_t num_prompt_tokens = 0;
+    std::shared_ptr<ClientInputs> client;  // owners: this and open_; null when the model takes none
+    std::vector<ClientItems> sent = {};    // before the request was admitted
+  };
+  struct Push {
+    RequestId id;
+    ClientItems items;
   };
   struct Abort {
     RequestId id;
   };
   struct Stop {};
-  using Inbox = std::variant<wire::ToConductor, Submit, Abort, Stop>;
+  using Inbox = std::variant<wire::ToConductor, Submit, Push, Abort, Stop>;
 
   struct Partition {
     std::unique_ptr<decl::Plan> plan;
@@ -121,12 +129,14 @@ class Conductor final : public Frontend {
   // Empty when each part of the model has a ready worker. Caller holds state_mutex_.
   std::string why_not_served(const ServedDeployment& served) const;
   std::string why_not_ready() const;
+  void close_inputs(RequestId request);  // of a request that has ended
 
   // ---- owner thread ----
   // conductor.cc: life and admission
   void run();
   void on_inbox(Inbox message);
   void on(Submit message);
+  void on(Push message);
   void on(const Abort& message);
   void on(const Stop&) { stopping_ = true; }
   void on(wire::ToConductor message);
@@ -148,6 +158,8 @@ class Conductor final : public Frontend {
   // conductor_walks.cc: from reports to the next walk
   void on(wire::FragmentReport message);
   void on(wire::ClientValue message);
+  void send_items(const Request& request, const ClientItems& items);
+  void note_consumed(const Request& request) const;
   void advance(Request& request, std::size_t partition);
   std::map<decl::PortRef, decl::StreamCounts> stream_counts(const Request& request, std::size_t partition) const;
   void finish_partition(Request& request, std::size_t partition, decl::Finish finish);
@@ -159,7 +171,9 @@ class Conductor final : public Frontend {
   std::uint64_t next_id_ = 1;
   std::atomic<int> num_submitted_{0};  // queued plus live, so that submit() can refuse at once
   std::atomic<bool> draining_{false};
-  mutable std::mutex state_mutex_;  // guards the next five
+  std::mutex open_mutex_;                                              // guards open_
+  std::unordered_map<RequestId, std::shared_ptr<ClientInputs>> open_;  // of requests that have not ended
+  mutable std::mutex state_mutex_;                                     // guards the next five
   std::condition_variable state_changed_;
   std::set<WorkerId> ready_;
   std::map<WorkerId, std::string> failures_;  // of workers that are gone, until they are ready again

@@ -63,6 +63,8 @@ Result<Conductor::Submit> Conductor::make_submit(decl::ApiRequest& request) cons
   } catch (const std::exception& error) {
     return internal_error(std::string("the request could not be read: ") + error.what());
   }
+  const decl::Decl& declaration = served[model].compiled->declaration();
+  if (!client_input_ports(declaration).empty()) submit.client = std::make_shared<ClientInputs>(declaration);
   return submit;
 }
 
@@ -84,15 +86,40 @@ Result<RequestId> Conductor::submit(decl::ApiRequest request, std::shared_ptr<Ev
   std::lock_guard lock(submit_mutex_);
   const RequestId id(next_id_++);
   submit.id = id;
+  if (submit.client) {
+    std::lock_guard open_lock(open_mutex_);
+    open_[id] = submit.client;
+  }
   if (inbox_.push(Inbox(std::move(submit)))) return id;
+  close_inputs(id);
   num_submitted_.fetch_sub(1);
   return unavailable("the server is shutting down");
+}
+
+Status Conductor::push(RequestId request, std::string_view port, const HostValue& value, bool done) {
+  std::shared_ptr<ClientInputs> client;
+  {
+    std::lock_guard lock(open_mutex_);
+    const auto it = open_.find(request);
+    if (it == open_.end())
+      return invalid_request("no request of this id takes input: it is unknown or has ended").with_field("request_id");
+    client = it->second;
+  }
+  MSTAR_TRY_ASSIGN(ClientItems items, client->accept(port, value, done));
+  if (!inbox_.push(Inbox(Push{request, std::move(items)}))) return unavailable("the server is shutting down");
+  return ok_status();
+}
+
+void Conductor::close_inputs(RequestId request) {
+  std::lock_guard lock(open_mutex_);
+  open_.erase(request);
 }
 
 std::vector<ServedModel> Conductor::models() const {
   std::vector<ServedModel> out;
   for (const auto& each : options_.models) {
     ServedModel model{.name = each.name, .aliases = each.aliases, .routes = {}, .created_s = std::time(nullptr)};
+    model.inputs = client_input_ports(each.compiled->declaration());
     for (const auto& surface : each.compiled->declaration().surfaces()) model.routes.push_back(surface.route);
     out.push_back(std::move(model));
   }

@@ -14,10 +14,44 @@ std::map<decl::PortRef, decl::StreamCounts> Conductor::stream_counts(const Reque
       const Partition& producer = request.partitions[stream.producer.value];
       counts.produced = producer.progress->produced(stream.port);
       counts.producer_done = producer.done;
+    } else if (request.submit.client) {
+      const ClientInputs::Counts sent = request.submit.client->counts(stream.port);
+      counts.produced = sent.num_items;
+      counts.producer_done = sent.done;
     }
     out[stream.port] = counts;
   }
   return out;
+}
+
+void Conductor::send_items(const Request& request, const ClientItems& items) {
+  const auto& partitions = request.placed->model().partitions();
+  for (std::uint16_t p = 0; p < partitions.size(); ++p) {
+    const PartitionRef ref(p);
+    if (partitions[p].find_stream(items.port) < 0 || request.partitions[p].done) continue;
+    const WorkerId worker = request.placed->stream_worker(ref, items.port);
+    if (!worker.valid()) continue;
+    const auto send = [&](graph::Signal signal) {
+      mesh_.to_worker(worker, wire::PartitionMessage{request.submit.id, {ref, std::move(signal)}});
+    };
+    if (!items.items.empty())
+      send(graph::StreamItems{items.port, items.first_index, Values(items.items.begin(), items.items.end())});
+    if (items.total >= 0) send(graph::StreamEnd{items.port, items.total});
+  }
+}
+
+// What every reader of a client's stream has taken needs no memory any more.
+void Conductor::note_consumed(const Request& request) const {
+  std::map<decl::PortRef, std::int64_t> consumed;
+  const auto& partitions = request.placed->model().partitions();
+  for (std::size_t p = 0; p < partitions.size(); ++p)
+    for (const auto& stream : partitions[p].streams) {
+      if (!stream.from_client || request.partitions[p].done) continue;
+      const std::int64_t taken = request.partitions[p].progress->consumed(stream.port);
+      const auto [it, fresh] = consumed.try_emplace(stream.port, taken);
+      if (!fresh) it->second = std::min(it->second, taken);
+    }
+  for (const auto& [port, taken] : consumed) request.submit.client->note_consumed(port, taken);
 }
 
 void Conductor::advance(Request& request, std::size_t p) {
@@ -68,6 +102,7 @@ void Conductor::on(wire::FragmentReport message) {
   Partition& partition = request->partitions[message.partition.value];
   for (auto& [port, values] : message.kept) request->kept[port] = std::move(values);
   if (!partition.progress->on_fragment(message.worker, message.done) || partition.done) return;
+  if (request->submit.client) note_consumed(*request);
   const bool stopped = partition.progress->end_partition();
   if (!stopped && !partition.progress->final_consumed()) return advance(*request, message.partition.value);
   const bool length = stopped && partition.progress->budget_spent();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct ServedModel {
   std::vector<std::string> aliases;
   std::vector<decl::Route> routes;
   std::int64_t created_s = 0;
+  std::vector<std::string> inputs = {};  // ports that a client may send to while its request runs
 };
 struct RuntimeState {
   bool ready = false;  // every worker is warm
@@ -59,6 +61,11 @@ class Frontend {
   virtual Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) = 0;
   // The client went away: work stops, pages return; the sink gets Failed{cancelled} if it had no terminal event yet.
   virtual void abort(RequestId request) = 0;
+  // More of an input that arrives while the request waits or runs (a FromClient port, by name); `done`: nothing
+  // follows. A value of dtype bytes holds the port's elements as they are, f32 and i64 numbers are converted; see
+  // conductor/client_inputs.h for how it is cut. Errors: invalid_request with field "request_id" (unknown, or it has
+  // ended), "port", "done" or "body"; exhausted when too much waits to be read.
+  virtual Status push(RequestId request, std::string_view port, const HostValue& value, bool done) = 0;
   virtual std::vector<ServedModel> models() const = 0;
   virtual RuntimeState state() const = 0;
   // Prometheus text exposition of the runtime's metrics.
