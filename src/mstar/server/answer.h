@@ -31,6 +31,9 @@ class AnswerWriter {
 struct Call {
   decl::ApiRequest request;
   std::unique_ptr<AnswerWriter> answer;
+  // A streamed answer's head leaves before its first chunk, for a client that must know that its request runs before it
+  // sends more. Errors then come as the last bytes of the stream.
+  bool head_at_once = false;
 };
 
 // "data: {json}\n\n"

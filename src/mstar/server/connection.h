@@ -85,6 +85,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
              bool preflight = false);
   void reply_error(const HttpError& error, bool must_close);
   void end_of_answer();
+  void send_head();  // of a streamed answer
+  RequestHead named_head() const;
   void send_stream(std::string bytes, bool last);
   void finish_call(const HttpError* error, bool finished, std::string out);
   void end_call();

@@ -3,6 +3,7 @@
 
 #include "mstar/base/log.h"
 #include "mstar/server/connection.h"
+#include "mstar/server/input_api.h"
 
 namespace mstar::server {
 namespace {
@@ -34,9 +35,14 @@ void Connection::on_request() {
   request_id_ = reader_.head().request_id;
   if (reader_.error()) return reply_error(*reader_.error(), false);
   if (reader_.head().method == "OPTIONS") return reply(204, {}, {}, nullptr, true);
-  if (is_call(reader_.match().route->endpoint)) return on_call();
-  Reply answer = answer_at_once(reader_.match(), core_->frontend, core_->metrics);
-  reply(answer.status, answer.content_type, std::move(answer.body));
+  const Endpoint endpoint = reader_.match().route->endpoint;
+  if (is_call(endpoint)) return on_call();
+  Reply answer = endpoint == Endpoint::input
+                     ? push_input(reader_.head(), reader_.match().rest, reader_.take_form(), *core_)
+                     : answer_at_once(reader_.match(), core_->frontend, core_->metrics);
+  HttpError retry;
+  retry.retry_after_s = answer.retry_after_s;
+  reply(answer.status, answer.content_type, std::move(answer.body), &retry);
 }
 
 void Connection::on_call() {
@@ -52,10 +58,12 @@ void Connection::on_call() {
     return reply_error(to_http(submitted.error(), Stage::submit), false);
   }
   call_id_ = *submitted;
+  core_->calls.add(request_id_, call_id_);
   core_->metrics.calls_in_flight(1);
   phase_ = Phase::call;
   head_sent_ = false;
   whole_body_.clear();
+  if (call->head_at_once && answer_->streams()) send_head();
   const SteadyTime now = steady_clock::now();
   call_deadline_ = now + config_.request_timeout;
   if (!answer_->keep_alive_frame().empty()) keep_alive_at_ = now + config_.sse_keep_alive;
@@ -104,6 +112,24 @@ void Connection::finish_call(const HttpError* error, bool finished, std::string 
   send_stream(std::move(out), last);
 }
 
+void Connection::send_head() {
+  head_sent_ = true;
+  status_ = 200;
+  ResponseHead head;
+  head.content_type = answer_->content_type();
+  // Without chunks the end of the answer is the end of the connection.
+  close_after_ = !reader_.head().keep_alive || !config_.keep_alive || core_->draining || reader_.head().version < 11;
+  head.keep_alive = !close_after_;
+  enqueue(response_head(head, named_head(), config_.cors_origin));
+}
+
+// The request's head with the id that its form may have given.
+RequestHead Connection::named_head() const {
+  RequestHead out = reader_.head();
+  if (!request_id_.empty()) out.request_id = request_id_;
+  return out;
+}
+
 void Connection::send_stream(std::string bytes, bool last) {
   if (bytes.empty() && !last) return;
   if (pending_out_bytes_ > config_.max_pending_out_bytes) {
@@ -111,17 +137,8 @@ void Connection::send_stream(std::string bytes, bool last) {
     log_warn("{} closed: the client does not read its answer", request_id_);
     return close();
   }
+  if (!head_sent_) send_head();
   std::string out;
-  if (!head_sent_) {
-    head_sent_ = true;
-    status_ = 200;
-    ResponseHead head;
-    head.content_type = answer_->content_type();
-    // Without chunks the end of the answer is the end of the connection.
-    close_after_ = !reader_.head().keep_alive || !config_.keep_alive || core_->draining || reader_.head().version < 11;
-    head.keep_alive = !close_after_;
-    out = response_head(head, reader_.head(), config_.cors_origin);
-  }
   if (reader_.head().version >= 11) {
     append_http_chunk(out, bytes, last);
   } else {
@@ -143,6 +160,7 @@ void Connection::end_call() {
   if (!exchange_) return;
   exchange_->close();
   exchange_.reset();
+  core_->calls.remove(request_id_, call_id_);
   core_->metrics.calls_in_flight(-1);
 }
 
@@ -170,15 +188,7 @@ void Connection::reply(int status, std::string_view content_type, std::string bo
     head.retry_after_s = error->retry_after_s;
     head.allow = error->allow;
   }
-  std::string out;
-  if (request_id_.empty() || request_id_ == reader_.head().request_id) {
-    out = response_head(head, reader_.head(), config_.cors_origin);
-  } else {
-    RequestHead renamed = reader_.head();
-    renamed.request_id = request_id_;
-    out = response_head(head, renamed, config_.cors_origin);
-  }
-  enqueue(std::move(out));
+  enqueue(response_head(head, named_head(), config_.cors_origin));
   if (reader_.head().method != "HEAD" && !body.empty()) enqueue(std::move(body));
   end_of_answer();
 }

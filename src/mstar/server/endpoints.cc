@@ -73,6 +73,13 @@ std::string default_model(const Frontend& frontend) {
   return out;
 }
 
+bool takes_inputs(const std::string& name, const Frontend& frontend) {
+  for (const ServedModel& model : frontend.models())
+    if (model.name == name || std::find(model.aliases.begin(), model.aliases.end(), name) != model.aliases.end())
+      return !model.inputs.empty();
+  return false;
+}
+
 }  // namespace
 
 bool is_call(Endpoint endpoint) {
@@ -94,6 +101,7 @@ Reply answer_at_once(const RouteMatch& match, const Frontend& frontend, const Me
     case Endpoint::transcriptions:
     case Endpoint::translations:
     case Endpoint::generate:
+    case Endpoint::input:
       break;
   }
   return {500, "application/json", error_body(http_error(500, "this route has no answer"))};
@@ -105,13 +113,17 @@ Result<Call> make_call(Endpoint endpoint, Form form, const Frontend& frontend, s
       return make_transcription(std::move(form), false);
     case Endpoint::translations:
       return make_transcription(std::move(form), true);
-    case Endpoint::generate:
-      return make_generate(std::move(form), default_model(frontend), request_id);
+    case Endpoint::generate: {
+      auto call = make_generate(std::move(form), default_model(frontend), request_id);
+      if (call) call->head_at_once = takes_inputs(call->request.model, frontend);
+      return call;
+    }
     case Endpoint::health:
     case Endpoint::ready:
     case Endpoint::metrics:
     case Endpoint::models:
     case Endpoint::model:
+    case Endpoint::input:
       break;
   }
   return internal_error("this route makes no request");

@@ -16,6 +16,7 @@ struct Reply {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
+  int retry_after_s = 0;
 };
 bool is_call(Endpoint endpoint);  // goes to the runtime; else answer_at_once() serves it
 

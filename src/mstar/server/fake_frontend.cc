@@ -88,12 +88,40 @@ void FakeFrontend::abort(RequestId request) {
   job->wake_.notify_all();
 }
 
+Status FakeFrontend::push(RequestId request, std::string_view port, const HostValue& value, bool done) {
+  std::shared_ptr<FakeJob> job;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = jobs_.find(request);
+    if (it == jobs_.end()) return invalid_request("unknown").with_field("request_id");
+    job = it->second;
+  }
+  if (port == "full") return exhausted("too much waits").with_field("body");
+  if (port != "action" && port != "sound") return invalid_request("no such input").with_field("port");
+  {
+    std::lock_guard lock(job->mutex_);
+    job->inputs_.push_back({std::string(port), value, done});
+  }
+  job->wake_.notify_all();
+  return ok_status();
+}
+
+std::optional<FakeJob::Input> FakeJob::wait_input() {
+  std::unique_lock lock(mutex_);
+  if (!wake_.wait_for(lock, std::chrono::seconds(20), [&] { return !inputs_.empty() || aborted; })) return std::nullopt;
+  if (inputs_.empty()) return std::nullopt;
+  Input out = std::move(inputs_.front());
+  inputs_.pop_front();
+  return out;
+}
+
 std::vector<ServedModel> FakeFrontend::models() const {
   return {{"fake-whisper",
            {"whisper-1"},
            {decl::Route::audio_transcriptions, decl::Route::audio_translations},
            1'700'000'000},
-          {"lab/fake-llm", {}, {decl::Route::generate}, 1'700'000'001}};
+          {"lab/fake-llm", {}, {decl::Route::generate}, 1'700'000'001, {}},
+          {"lab/fake-world", {}, {decl::Route::videos_generations}, 1'700'000'002, {"action", "sound"}}};
 }
 
 RuntimeState FakeFrontend::state() const {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,6 +26,13 @@ class FakeJob {
   void segment(int id, double start_s, double end_s, std::string_view text);
   void chunk(decl::Chunk chunk) { sink_->on_event(std::move(chunk)); }
   void finish(Params metadata = {});
+  // Waits for the next input that was pushed; nothing when none came in 20 s.
+  struct Input {
+    std::string port;
+    HostValue value;
+    bool done = false;
+  };
+  std::optional<Input> wait_input();
   void fail(Error error) { sink_->on_event(Failed{std::move(error)}); }
   // Sleeps until aborted or the time is over; true when aborted.
   bool wait_aborted(std::chrono::milliseconds time);
@@ -37,6 +45,7 @@ class FakeJob {
   std::shared_ptr<EventSink> sink_;
   std::mutex mutex_;
   std::condition_variable wake_;
+  std::deque<Input> inputs_;
 };
 
 // Serves "fake-whisper" (alias "whisper-1") and "lab/fake-llm". Each request runs the script on its own thread.
@@ -50,6 +59,8 @@ class FakeFrontend final : public Frontend {
 
   Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) override;
   void abort(RequestId request) override;
+  // Ports "action" and "sound"; the rest as the conductor has it.
+  Status push(RequestId request, std::string_view port, const HostValue& value, bool done) override;
   std::vector<ServedModel> models() const override;
   RuntimeState state() const override;
   std::string metrics_text() const override;

@@ -34,6 +34,10 @@ class WholeBodyReader final : public BodyReader {
   Result<Form> finish() override {
     if (kind_ == kUrlencoded) return parse_urlencoded(body_);
     Form form;
+    if (kind_ == kRaw) {
+      form.files.push_back({.field = "body", .file_name = "body", .content_type = {}, .bytes = std::move(body_)});
+      return form;
+    }
     MSTAR_TRY_ASSIGN(form.fields, params_from_json(body_, "the request body"));
     return form;
   }
@@ -127,6 +131,10 @@ BodyKind body_kind(std::string_view content_type) {
   if (kind == "application/x-www-form-urlencoded") return kUrlencoded;
   if (kind == "application/json") return kJson;
   return kNoBody;
+}
+
+std::unique_ptr<BodyReader> make_raw_body_reader(std::size_t limit_bytes) {
+  return std::make_unique<WholeBodyReader>(kRaw, limit_bytes);
 }
 
 std::string body_kind_names(unsigned kinds) {

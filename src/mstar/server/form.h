@@ -24,7 +24,8 @@ struct Form {
 };
 
 // Bits that a route combines.
-enum BodyKind : unsigned { kNoBody = 0, kMultipart = 1, kUrlencoded = 2, kJson = 4 };
+// kRaw, by itself: any type, taken as it is.
+enum BodyKind : unsigned { kNoBody = 0, kMultipart = 1, kUrlencoded = 2, kJson = 4, kRaw = 8 };
 
 // The kind that a Content-Type header names; kNoBody if it is none of ours.
 BodyKind body_kind(std::string_view content_type);
@@ -39,6 +40,8 @@ class BodyReader {
 
 // A reader for that type; a type of no kind, or a malformed boundary, is invalid_request with field "Content-Type".
 Result<std::unique_ptr<BodyReader>> make_body_reader(std::string_view content_type, std::size_t json_limit_bytes);
+// The whole body becomes the only upload, of field "body".
+std::unique_ptr<BodyReader> make_raw_body_reader(std::size_t limit_bytes);
 // "multipart/form-data, application/json" for messages; `kinds` is a set of BodyKind.
 std::string body_kind_names(unsigned kinds);
 

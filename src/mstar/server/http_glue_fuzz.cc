@@ -25,6 +25,7 @@ class NoRuntime final : public Frontend {
  public:
   Result<RequestId> submit(decl::ApiRequest, std::shared_ptr<EventSink>) override { return unavailable("no runtime"); }
   void abort(RequestId) override {}
+  Status push(RequestId, std::string_view, const HostValue&, bool) override { return unavailable("no runtime"); }
   std::vector<ServedModel> models() const override { return {{"m", {"alias"}, {decl::Route::generate}, 1}}; }
   RuntimeState state() const override { return {}; }
   std::string metrics_text() const override { return {}; }

@@ -199,6 +199,10 @@ class RequestReader::Parser {
 
   void open_body() {
     const std::string_view type = head_.header("content-type");
+    if (match_.route->bodies == kRaw) {
+      body_ = make_raw_body_reader(config_.input_limit_bytes);
+      return;
+    }
     if (!(body_kind(type) & match_.route->bodies)) {
       error_ = http_error(415, "Content-Type must be one of: " + body_kind_names(match_.route->bodies),
                           "unsupported_content_type");

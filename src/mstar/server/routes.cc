@@ -12,6 +12,7 @@ constexpr ApiRoute kRoutes[] = {
     {Endpoint::transcriptions, "/v1/audio/transcriptions", false, "POST", kMultipart},
     {Endpoint::translations, "/v1/audio/translations", false, "POST", kMultipart},
     {Endpoint::generate, "/generate", false, "POST", kMultipart | kUrlencoded | kJson},
+    {Endpoint::input, "/generate/", true, "POST", kRaw},
 };
 
 bool path_matches(const ApiRoute& route, std::string_view path) {

@@ -10,7 +10,17 @@
 
 namespace mstar::server {
 
-enum class Endpoint : std::uint8_t { health, ready, metrics, models, model, transcriptions, translations, generate };
+enum class Endpoint : std::uint8_t {
+  health,
+  ready,
+  metrics,
+  models,
+  model,
+  transcriptions,
+  translations,
+  generate,
+  input
+};
 
 struct ApiRoute {
   Endpoint endpoint;

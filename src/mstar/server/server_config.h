@@ -15,6 +15,7 @@ struct ServerConfig {
   std::size_t header_limit_bytes = 16 << 10;
   std::size_t body_limit_bytes = std::size_t{512} << 20;
   std::size_t json_limit_bytes = std::size_t{64} << 20;      // JSON and urlencoded bodies, which are parsed whole
+  std::size_t input_limit_bytes = std::size_t{1} << 20;      // one piece of an input of a request that runs
   std::size_t max_buffered_bytes = std::size_t{2} << 30;     // request bodies of all connections together
   std::size_t max_pending_out_bytes = std::size_t{8} << 20;  // of one streamed answer that its client does not read
   std::size_t max_connections = 1024;

@@ -5,8 +5,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -18,6 +22,29 @@
 namespace mstar::server {
 
 class Connection;
+
+// Requests in flight by the id that their client knows. Two at once under one id: the first one is found. Thread: any.
+class CallTable {
+ public:
+  void add(const std::string& id, RequestId request) {
+    std::lock_guard lock(mutex_);
+    calls_.emplace(id, request);
+  }
+  void remove(const std::string& id, RequestId request) {
+    std::lock_guard lock(mutex_);
+    const auto it = calls_.find(id);
+    if (it != calls_.end() && it->second == request) calls_.erase(it);
+  }
+  std::optional<RequestId> find(std::string_view id) const {
+    std::lock_guard lock(mutex_);
+    const auto it = calls_.find(id);
+    return it == calls_.end() ? std::nullopt : std::optional(it->second);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, RequestId, std::less<>> calls_;
+};
 
 // Thread: any. `frontend` outlives the server, but not what may be left of its connections: a closed one never calls
 // it.
@@ -38,6 +65,7 @@ class ServerCore {
   Frontend& frontend;
   Metrics metrics;
   BodyBudget budget;
+  CallTable calls;
   std::atomic<bool> draining{false};
 
  private:

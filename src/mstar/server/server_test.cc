@@ -69,7 +69,7 @@ TEST_F(ServerTest, ModelsAreListedWithAliases) {
   start();
   const json list = json::parse(ask(port, get("/v1/models")).body);
   EXPECT_EQ(list["object"], "list");
-  ASSERT_EQ(list["data"].size(), 3u);
+  ASSERT_EQ(list["data"].size(), 4u);
   EXPECT_EQ(
       list["data"][1],
       json::parse(
