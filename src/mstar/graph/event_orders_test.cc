@@ -105,6 +105,46 @@ TEST(TokenBudget, ExactlyAsManyTokensAsAsked) {
   }
 }
 
+// A stop must outrun the values that follow from it, over workers that hear of it from others.
+TEST(EventOrdersOfARing, AStopReachesEveryWorkerInTime) {
+  decl::Decl model("ring");
+  std::vector<decl::PortRef> ports;
+  for (int i = 0; i < 4; ++i) {
+    std::vector<decl::Travel> travel = {decl::ToClient{}};
+    if (i == 0) travel.push_back(decl::FromPlan{});
+    ports.push_back(model.port({.name = "p" + std::to_string(i), .travel = travel}));
+  }
+  std::vector<decl::Section> body;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto component = model.component(decl::DeviceComponent{.name = "c" + std::to_string(i)});
+    body.push_back(decl::Run{component, {ports[i]}, {ports[(i + 1) % 4]}});
+  }
+  const auto first = ports[0];
+  const auto walk =
+      model.walk("w", decl::Loop{.name = "ring", .body = body, .stop = decl::ComponentSignal{}, .at_most = 50});
+  model.partition({.name = "default", .walks = {walk}, .plan = fixtures::schedule([=](const decl::RequestParams&) {
+                                                         return std::vector<decl::NextWalk>(
+                                                             5, {.walk = walk, .inputs = {fixtures::give(first)}});
+                                                       })});
+  const auto compiled = CompiledModel::compile(model);
+  ASSERT_TRUE(compiled) << compiled.error().message;
+  RequestPlacement placement(*compiled, WorkerId(0));
+  for (std::uint16_t c = 0; c < 4; ++c) placement.set(decl::ComponentRef(c), WorkerId(c));
+  const auto placed = PlacedModel::place(*compiled, placement);
+  ASSERT_TRUE(placed) << placed.error().message;
+  std::int64_t stopped = 0;
+  for (std::uint64_t seed = 0; seed < num_seeds(40) * 20; ++seed) {
+    sim::Options options;
+    options.seed = seed;
+    options.num_workers = 4;
+    options.stop = 0.1;
+    const sim::Outcome out = sim::run(**placed, *placed, {}, options);
+    ASSERT_TRUE(out.faults.empty()) << "seed " << seed << ": " << out.faults.front();
+    stopped += out.stopped_loops;
+  }
+  EXPECT_GT(stopped, 0);
+}
+
 TEST(RandomModels, EveryInputIsWhatTheDeclarationSays) {
   std::int64_t steps = 0;
   std::int64_t ahead = 0;

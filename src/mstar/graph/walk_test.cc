@@ -211,6 +211,21 @@ TEST(Walks, RepeatedAndUnknownDeliveriesAreRefusedSoftly) {
   rig.complete(state, near, {50});
   const ReadyNode next = rig.take(state, "near");
   EXPECT_EQ(rig.in(state, next), Ids{1});
+  EXPECT_EQ(deliver(0), Accepted::refused) << "an iteration that is over";
+}
+
+// A first value that comes again, or late, is not taken for the looped back one.
+TEST(Walks, AFirstValueIsOnlyForTheFirstIteration) {
+  Rig rig;
+  const auto x = rig.port("x", {FromPlan{}}), y = rig.port("y");
+  const auto walk = rig.d.walk(
+      "w", Loop{.name = "loop", .body = {rig.run("near", {x}, {y}), rig.run("far", {y}, {x})}, .at_most = 8});
+  rig.compile({{"far", 1}});
+  PartitionState state = rig.state();
+  ASSERT_TRUE(state.start(rig.start(walk, 1, {{x, 1}})));
+  rig.step(state, "near", {2});
+  EXPECT_EQ(state.deliver_input(x, 1, rig.value(3)), Accepted::refused);
+  EXPECT_EQ(state.num_ready(), 0u);
 }
 
 // 6
