@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "mstar/base/log.h"
+#include "worker_main.h"
 
 int main(int argc, char** argv) {
   CLI::App app{"M* serves composite, any-to-any multimodal models.", "mstar"};
@@ -25,6 +26,9 @@ int main(int argc, char** argv) {
   mstar::apps::InspectFlags inspect;
   CLI::App* inspect_command = app.add_subcommand("inspect", "Print a model's graph, memory and weight map.");
   mstar::apps::add_inspect_flags(*inspect_command, inspect);
+  int worker_fd = -1;
+  CLI::App* worker_command = app.add_subcommand("worker", "The process of one worker; started by serve.")->group("");
+  worker_command->add_option("--fd", worker_fd, "its socket")->required();
 
   try {
     app.parse(argc, argv);
@@ -37,6 +41,7 @@ int main(int argc, char** argv) {
                  log_level.c_str());
     return 2;
   }
+  if (worker_command->parsed()) return mstar::apps::run_worker(worker_fd);
   if (serve_command->parsed()) return mstar::apps::run_serve(serve);
   if (transcribe_command->parsed()) return mstar::apps::run_transcribe(transcribe);
   if (run_command->parsed()) return mstar::apps::run_run(run);

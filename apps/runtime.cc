@@ -8,15 +8,21 @@
 #include "mstar/device/cpu/cpu_device.h"
 
 namespace mstar::apps {
-// Queues between threads of this process: a message is a push.
+namespace {
+constexpr std::chrono::seconds kReadyTimeout{600};
+}
+
+// Queues between threads of this process, where a message is a push, and the sockets of other processes.
 class Runtime::Mesh final : public wire::Mesh {
  public:
   bool to_worker(WorkerId worker, wire::ToWorker message) override {
-    return worker.value < workers.size() && workers[worker.value]->send(std::move(message));
+    if (worker.value < workers.size()) return workers[worker.value]->send(std::move(message));
+    return processes && processes->send(worker, std::move(message));
   }
   void to_conductor(wire::ToConductor message) override { conductor->receive(std::move(message)); }
 
   std::vector<worker::Worker*> workers;
+  WorkerProcesses* processes = nullptr;
   conductor::Conductor* conductor = nullptr;
 };
 
@@ -29,6 +35,7 @@ void Runtime::stop_workers() {
   if (conductor_) conductor_->stop();
   for (auto& each : workers_)
     if (each) each->stop();  // all of them before the first is gone: they send to each other
+  processes_.reset();
   workers_.clear();
   conductor_.reset();
 }
@@ -37,8 +44,6 @@ Result<std::unique_ptr<Runtime>> Runtime::build(RuntimeConfig config) {
   if (const std::string missing = missing_cpu_features(); !missing.empty())
     return unavailable("this processor lacks " + missing + ", which mstar needs on x86-64");
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(config)));
-  if (runtime->config_.isolation == Isolation::process)
-    return bad_model("'isolation: process' does not exist yet; write 'isolation: thread'");
   runtime->device_ = make_cpu_device();
   MSTAR_TRY(runtime->load_models());
   MSTAR_TRY(runtime->fit_and_start());
@@ -112,24 +117,74 @@ Status Runtime::start_workers() {
   options.worker_metrics = [this] { return worker_metrics(); };
   conductor_ = std::make_unique<conductor::Conductor>(std::move(options), *mesh_);
   mesh_->conductor = conductor_.get();
-  for (std::uint32_t w = 0; w < workers.size(); ++w) {
-    workers[w].id = WorkerId(w);
-    workers[w].device = w == 0 ? nullptr : device_.get();
-    workers[w].pool = pool_.get();
-    workers[w].host_pool = host_pool_.get();
-    workers_.push_back(std::make_unique<worker::Worker>(std::move(workers[w]), *mesh_));
-    mesh_->workers.push_back(workers_.back().get());
-  }
+  for (std::uint32_t w = 0; w < workers.size(); ++w) workers[w].id = WorkerId(w);
   conductor_->start();
+  MSTAR_TRY(config_.isolation == Isolation::thread ? start_in_threads(std::move(workers))
+                                                   : start_in_processes(std::move(workers)));
+  return conductor_->wait_ready(kReadyTimeout);
+}
+
+void Runtime::add_local(worker::WorkerOptions options) {
+  options.pool = pool_.get();
+  options.host_pool = host_pool_.get();
+  workers_.push_back(std::make_unique<worker::Worker>(std::move(options), *mesh_));
+  mesh_->workers.push_back(workers_.back().get());
+}
+
+Status Runtime::start_in_threads(std::vector<worker::WorkerOptions> workers) {
+  for (std::size_t w = 0; w < workers.size(); ++w) {
+    workers[w].device = w == 0 ? nullptr : device_.get();
+    add_local(std::move(workers[w]));
+  }
   for (auto& each : workers_) MSTAR_TRY(each->start());
-  return conductor_->wait_ready(std::chrono::seconds(600));
+  return ok_status();
+}
+
+wire::WorkerSetup Runtime::setup_of(const worker::WorkerOptions& worker, std::size_t num_processes) const {
+  wire::WorkerSetup out{.worker = worker.id, .rank = static_cast<std::int32_t>(worker.id.value) - 1};
+  // The processes share this machine's cores.
+  out.num_threads = std::max(1, pool_->num_threads() / static_cast<int>(num_processes));
+  out.log_level = log_level_name();
+  for (std::size_t m = 0; m < models_.size(); ++m) {
+    const ModelConfig& config = models_[m].opened.config;
+    const auto& limits = worker.models[m].limits;
+    out.models.push_back({.model = config.model,
+                          .name = config.name,
+                          .options = config.options,
+                          .components = worker.models[m].components,
+                          .max_requests = limits.max_requests,
+                          .max_rows = limits.max_rows,
+                          .max_tokens = limits.max_tokens});
+  }
+  return out;
+}
+
+Status Runtime::start_in_processes(std::vector<worker::WorkerOptions> workers) {
+  WorkerProcessOptions options{.program = config_.worker_program};
+  for (std::size_t w = 1; w < workers.size(); ++w) options.setups.push_back(setup_of(workers[w], workers.size() - 1));
+  options.to_conductor = [this](wire::ToConductor message) { mesh_->to_conductor(std::move(message)); };
+  options.to_worker = [this](WorkerId worker, wire::ToWorker message) { mesh_->to_worker(worker, std::move(message)); };
+  processes_ = std::make_unique<WorkerProcesses>(std::move(options));
+  mesh_->processes = processes_.get();
+  add_local(std::move(workers[0]));
+  MSTAR_TRY(workers_[0]->start());
+  return processes_->start();
+}
+
+wire::WorkerStats Runtime::worker_stats(std::size_t worker) const {
+  if (worker < workers_.size()) return workers_[worker]->stats();
+  return processes_ ? processes_->stats(WorkerId(static_cast<std::uint32_t>(worker))) : wire::WorkerStats();
+}
+
+std::optional<pid_t> Runtime::worker_pid(int rank) const {
+  return processes_ ? processes_->pid(WorkerId(static_cast<std::uint32_t>(rank) + 1)) : std::nullopt;
 }
 
 // Adds the step arenas of the built engines to the plan; their bytes.
 std::size_t Runtime::add_arenas() {
   std::size_t out = 0;
-  for (std::size_t w = 1; w < workers_.size(); ++w) {
-    const std::size_t bytes = workers_[w]->stats().arena_bytes;
+  for (std::size_t w = 1; w < num_workers(); ++w) {
+    const std::size_t bytes = worker_stats(w).arena_bytes;
     if (bytes > 0) memory_.lines.push_back({static_cast<int>(w) - 1, "all", "working memory", "step arenas", bytes});
     out += bytes;
   }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "mstar/models/model.h"
 #include "mstar/worker/worker.h"
 #include "node_groups.h"
+#include "worker_process.h"
 
 namespace mstar::apps {
 
@@ -26,6 +28,7 @@ struct ModelConfig {
   std::vector<NodeGroupConfig> node_groups;  // empty: host components on the host, all others on rank 0
 };
 
+// Device workers are threads of this process, or each a process of its own; host components run here either way.
 enum class Isolation : std::uint8_t { thread, process };
 
 struct RuntimeConfig {
@@ -39,6 +42,7 @@ struct RuntimeConfig {
   int max_step_tokens = 512;
   conductor::Routing routing = conductor::Routing::least_loaded;
   Isolation isolation = Isolation::thread;
+  std::string worker_program = "/proc/self/exe";  // the mstar binary, for `isolation: process`
 };
 
 // The name that an entry is served by when it names none: its directory's.
@@ -76,6 +80,8 @@ class Runtime {
   // What each rank holds: planned, with the step arenas that the built components need.
   const MemoryPlan& memory() const { return memory_; }
   std::string device_description() const { return device_->description(); }
+  // Of the worker of a device rank under `isolation: process`; nothing when it is not running.
+  std::optional<pid_t> worker_pid(int rank) const;
 
  private:
   class Mesh;
@@ -87,7 +93,13 @@ class Runtime {
   Status load_models();
   Status fit_and_start();
   Status start_workers();
+  Status start_in_threads(std::vector<worker::WorkerOptions> workers);
+  Status start_in_processes(std::vector<worker::WorkerOptions> workers);
+  wire::WorkerSetup setup_of(const worker::WorkerOptions& worker, std::size_t num_processes) const;
+  void add_local(worker::WorkerOptions options);
   void stop_workers();
+  std::size_t num_workers() const { return static_cast<std::size_t>(num_ranks()) + 1; }
+  wire::WorkerStats worker_stats(std::size_t worker) const;
   int num_ranks() const;
   conductor::ServedDeployment deploy(const Served& served, std::vector<worker::WorkerOptions>& workers) const;
   std::size_t add_arenas();
@@ -101,7 +113,9 @@ class Runtime {
   std::unique_ptr<worker::HostPool> host_pool_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<conductor::Conductor> conductor_;
-  std::vector<std::unique_ptr<worker::Worker>> workers_;  // [0] runs host components, [1 + rank] the devices
+  // Worker 0 runs host components, worker 1 + rank a device; those of this process first.
+  std::vector<std::unique_ptr<worker::Worker>> workers_;
+  std::unique_ptr<WorkerProcesses> processes_;  // null: all are threads
 };
 
 }  // namespace mstar::apps

@@ -38,8 +38,8 @@ std::string Runtime::worker_metrics() const {
   Metric rows("mstar_step_rows_total", "counter", "Rows in these steps.");
   Metric replays("mstar_graph_replays_total", "counter", "Steps that were one launch of a captured graph.");
   Metric allocations("mstar_step_allocations_total", "counter", "Fresh device buffers that steps took.");
-  for (std::size_t w = 0; w < workers_.size(); ++w) {
-    const wire::WorkerStats stats = workers_[w]->stats();
+  for (std::size_t w = 0; w < num_workers(); ++w) {
+    const wire::WorkerStats stats = worker_stats(w);
     for (const auto& usage : stats.pools) {
       const std::string labels =
           fmt::format("worker=\"{}\",model=\"{}\",resource=\"{}\"", w, label_value(usage.model), usage.name);

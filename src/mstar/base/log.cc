@@ -33,10 +33,11 @@ spdlog::level::level_enum native(LogLevel level) {
   return spdlog::level::info;
 }
 
+constexpr std::string_view kNames[] = {"trace", "debug", "info", "warn", "error", "off"};
+
 }  // namespace
 
 bool set_log_level(std::string_view name) {
-  constexpr std::string_view kNames[] = {"trace", "debug", "info", "warn", "error", "off"};
   for (int i = 0; i < 6; ++i) {
     if (kNames[i] == name) {
       logger().set_level(native(static_cast<LogLevel>(i)));
@@ -44,6 +45,12 @@ bool set_log_level(std::string_view name) {
     }
   }
   return false;
+}
+
+std::string_view log_level_name() {
+  for (int i = 0; i < 6; ++i)
+    if (native(static_cast<LogLevel>(i)) == logger().level()) return kNames[i];
+  return "info";
 }
 
 void log_line(LogLevel level, std::string_view message) {

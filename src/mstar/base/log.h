@@ -12,6 +12,7 @@ enum class LogLevel { trace, debug, info, warn, error, off };
 
 // Sets the least level that is printed; "info" at start. Unknown names leave it as it is and return false.
 bool set_log_level(std::string_view name);
+std::string_view log_level_name();
 void log_line(LogLevel level, std::string_view message);
 bool log_enabled(LogLevel level);
 

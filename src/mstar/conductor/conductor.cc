@@ -67,22 +67,9 @@ bool Conductor::poll() {
   return true;
 }
 
-namespace {
-
-RequestId request_of(const wire::ToConductor& message) {
-  return std::visit(
-      [](const auto& each) {
-        if constexpr (requires { each.request; }) return each.request;
-        return RequestId();
-      },
-      message);
-}
-
-}  // namespace
-
 void Conductor::on_inbox(Inbox message) {
   const auto* wired = std::get_if<wire::ToConductor>(&message);
-  const RequestId request = wired ? request_of(*wired) : RequestId();
+  const RequestId request = wired ? wire::request_of(*wired) : RequestId();
   // What a plan, an emit or a library throws in one message ends that request, not the loop.
   try {
     std::visit([this](auto&& each) { on(std::move(each)); }, std::move(message));

@@ -82,6 +82,17 @@ struct Removed {
 };
 using ToConductor = std::variant<WorkerReady, WorkerFailed, FragmentReport, ClientValue, RequestFailed, Removed>;
 
+// The request that a message is about; invalid when it is about none.
+template <class... Messages>
+RequestId request_of(const std::variant<Messages...>& message) {
+  return std::visit(
+      [](const auto& each) {
+        if constexpr (requires { each.request; }) return each.request;
+        return RequestId();
+      },
+      message);
+}
+
 // What /metrics and the start-up lines say of a worker.
 struct WorkerStats {
   struct Pool {  // a resource of a model

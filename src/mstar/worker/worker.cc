@@ -4,11 +4,16 @@
 #include <algorithm>
 
 #include "mstar/base/check.h"
+#include "mstar/base/clock.h"
 #include "mstar/base/log.h"
 
 namespace mstar::worker {
 
 using decl::PartitionRef;
+
+namespace {
+constexpr std::int64_t kStatsPeriodUs = 50000;
+}
 
 Worker::Worker(WorkerOptions options, wire::Mesh& mesh) : options_(std::move(options)), mesh_(mesh) {}
 
@@ -92,26 +97,13 @@ bool Worker::poll() {
     if (stopping_) return true;
   }
   worked |= step_once();
-  if (!worked && stats_stale_) publish_stats();
+  if (!worked && stats_stale_) publish_stats_when_due();
   return worked;
 }
 
-namespace {
-
-RequestId request_of(const wire::ToWorker& message) {
-  return std::visit(
-      [](const auto& each) {
-        if constexpr (requires { each.request; }) return each.request;
-        return RequestId();
-      },
-      message);
-}
-
-}  // namespace
-
 void Worker::on_message(Inbox message) {
   auto* stage = std::get_if<StageDone>(&message);
-  const RequestId request = stage ? stage->request : request_of(std::get<wire::ToWorker>(message));
+  const RequestId request = stage ? stage->request : wire::request_of(std::get<wire::ToWorker>(message));
   // What a library throws (out of memory, say) ends the request that it was for, not the worker.
   try {
     if (stage) return on(std::move(*stage));
@@ -162,6 +154,7 @@ void Worker::on(wire::AddRequest message) {
   if (message.request <= last_added_) return;  // repeated
   last_added_ = message.request;
   early_.forget_before(message.request);
+  stats_stale_ = true;
   auto replay = early_.take(message.request);
   if (replay.removed) return;
   auto made = make_live(message);
@@ -175,6 +168,7 @@ void Worker::on(wire::PartitionMessage message) {
   Live* live = find(message.request);
   if (!live) {
     // Another worker's message may overtake the conductor's AddRequest, or come after the removal.
+    stats_stale_ = true;
     if (message.request > last_added_ && !early_.hold(message.request, std::move(message.signal)))
       mesh_.to_conductor(wire::RequestFailed{message.request, internal_error("too many early signals")});
     return;
@@ -234,6 +228,15 @@ void Worker::finish_removal(Live& live) {
   unblock_lanes();
   stats_stale_ = true;
   mesh_.to_conductor(wire::Removed{request, options_.id});
+}
+
+// A step's numbers may wait a little; that requests came or went may not.
+void Worker::publish_stats_when_due() {
+  const std::int64_t now_us = SteadyClock().now_us();
+  const bool moved = stats_.num_requests != static_cast<std::int64_t>(requests_.size());
+  if (!moved && !requests_.empty() && now_us - stats_at_us_ < kStatsPeriodUs) return;
+  stats_at_us_ = now_us;
+  publish_stats();
 }
 
 void Worker::publish_stats() {

@@ -57,7 +57,8 @@ class Worker {
   // first one is destroyed. May be called again. Thread: the one that called start().
   void stop();
   // One turn of the loop: takes the messages that have arrived and runs one slice of one step. False when there was
-  // nothing to do; statistics are then up to date. The first turn tells the conductor that this worker is ready.
+  // nothing to do; statistics are then up to date, but for those of steps that are younger than 50 ms. The first turn
+  // tells the conductor that this worker is ready.
   bool poll();
   bool send(wire::ToWorker message) { return inbox_->push(Inbox(std::move(message))); }
   bool stopping() const { return stopping_; }
@@ -130,6 +131,7 @@ class Worker {
   void fail_after(Live& live, const std::exception& error);
   void release_in_flight(Live& live);
   void finish_removal(Live& live);
+  void publish_stats_when_due();
   void publish_stats();
 
   // worker_stages.cc: host components
@@ -175,6 +177,7 @@ class Worker {
   bool announced_ = false;
   bool stopping_ = false;
   bool stats_stale_ = true;
+  std::int64_t stats_at_us_ = 0;
   mutable std::mutex stats_mutex_;
   wire::WorkerStats stats_;
   std::thread thread_;

@@ -1,0 +1,87 @@
+// Workers in processes of their own, as the process that starts them sees it: they are started, spoken to, and started
+// again when they die.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mstar/base/queue.h"
+#include "mstar/wire/channel.h"
+#include "mstar/wire/process_messages.h"
+
+namespace mstar::apps {
+
+struct WorkerProcessOptions {
+  std::string program = "/proc/self/exe";  // run as `mstar worker --fd 3`
+  std::vector<wire::WorkerSetup> setups;   // one process each
+  // From the processes' readers; must not block.
+  std::function<void(wire::ToConductor)> to_conductor;
+  std::function<void(WorkerId, wire::ToWorker)> to_worker;
+  // Before a process that died is started again; doubled as long as it dies within a minute.
+  std::chrono::milliseconds first_delay{100};
+  std::chrono::milliseconds longest_delay{30000};
+};
+
+// Thread: any. A process that dies is reported as WorkerFailed{unavailable} after its last message; one that was never
+// ready is not started again. None of them outlives this object, nor this process: they end when their socket does.
+class WorkerProcesses {
+ public:
+  explicit WorkerProcesses(WorkerProcessOptions options);
+  ~WorkerProcesses();
+  WorkerProcesses(const WorkerProcesses&) = delete;
+  WorkerProcesses& operator=(const WorkerProcesses&) = delete;
+
+  // Starts all. unavailable when a process cannot be made; what happens later reaches the conductor.
+  Status start();
+  // False when there is no such process now. A value that cannot be sent fails its request.
+  bool send(WorkerId worker, wire::ToWorker message);
+  // As last reported; gauges are 0 while there is no process.
+  wire::WorkerStats stats(WorkerId worker) const;
+  std::optional<pid_t> pid(WorkerId worker) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Child {
+    wire::WorkerSetup setup;
+    mutable std::mutex mutex;                // guards the next five
+    std::unique_ptr<wire::Channel> channel;  // null: no process
+    pid_t pid = -1;
+    wire::WorkerStats stats;
+    bool was_ready = false;         // in any of its lives
+    bool reported_failure = false;  // in this life
+    // Of the supervisor's thread:
+    Clock::time_point started_at;
+    std::optional<Clock::time_point> restart_at;
+    int num_deaths = 0;  // in a row
+  };
+  struct Closed {
+    std::size_t child = 0;
+  };
+  struct Stop {};
+  using Event = std::variant<Closed, Stop>;
+
+  Child* find(WorkerId worker) const;
+  bool on_frame(Child& child, std::span<const std::byte> bytes);
+  void supervise(std::promise<Status>& started);
+  Status spawn(std::size_t index);
+  void on_closed(Child& child);
+  void restart_due();
+  Clock::time_point next_restart() const;
+  void end_all();
+
+  WorkerProcessOptions options_;
+  std::vector<std::unique_ptr<Child>> children_;
+  Queue<Event> events_;
+  std::thread supervisor_;
+};
+
+}  // namespace mstar::apps
