@@ -183,7 +183,12 @@ class Reader {
   }
   template <class T, std::size_t n>
   void get(std::array<T, n>& list) {
-    for (T& each : list) get(each);
+    // Into a local: g++ 12 takes the unrolled loop for a write past the array.
+    for (std::size_t i = 0; i < n; ++i) {
+      T each{};
+      get(each);
+      list[i] = std::move(each);
+    }
   }
   template <class A, class B>
   void get(std::pair<A, B>& pair) {
