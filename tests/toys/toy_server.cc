@@ -183,7 +183,7 @@ std::vector<Answer> alone_and_together(const ToyServer& server, const std::vecto
   for (std::size_t i = 0; i < bodies.size(); ++i) {
     EXPECT_TRUE(alone[i].ok() && together[i].ok()) << bodies[i] << alone[i].message << together[i].message;
     EXPECT_EQ(alone[i].completion_tokens, together[i].completion_tokens) << bodies[i];
-    for (const char* modality : {"text", "audio", "image", "video"})
+    for (const char* modality : {"text", "audio", "image", "video", "video_frame"})
       EXPECT_TRUE(alone[i].bytes(modality) == together[i].bytes(modality)) << bodies[i] << " differs in " << modality;
   }
   return alone;

@@ -2,6 +2,7 @@
 
 #include "mstar/models/toy/toy_image.h"
 #include "mstar/models/toy/toy_speech.h"
+#include "mstar/models/toy/toy_world.h"
 #include "mstar/models/whisper/whisper.h"
 
 namespace mstar::models {
@@ -11,6 +12,7 @@ constexpr ModelFamily kFamilies[] = {
     {"whisper", "speech recognition and translation, all sizes", true, whisper_recognises, declare_whisper},
     {"toy-image", "a tiny seeded denoiser with guidance", false, nullptr, declare_toy_image},
     {"toy-speech", "a tiny seeded model that speaks as it writes", false, nullptr, declare_toy_speech},
+    {"toy-world", "a tiny seeded world that moves by actions", false, nullptr, declare_toy_world},
 };
 
 }  // namespace
