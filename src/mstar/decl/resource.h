@@ -59,6 +59,9 @@ struct RecurrentState {  // one slot of each tensor per (request, label); slot 0
   std::string name;
   std::vector<StateTensor> tensors;
   std::vector<std::string> labels = {"main"};
+  // A step reads one slot and writes the whole of another, so that it can be taken back: only then may the components
+  // that use this state run ahead. Costs its memory twice. False: updated in place.
+  bool double_buffered = false;
 };
 enum class LinearKind : std::uint8_t { gdn, kda, mamba2 };
 struct LinearAttention {

@@ -72,6 +72,9 @@ class Device {
   virtual void copy_within(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
   virtual void fill_zero(void* to, std::size_t bytes, Stream stream) = 0;
   virtual void synchronize(Stream stream) = 0;
+  // Whether a call returns while its work still runs, so that the next step is worth preparing meanwhile. False where
+  // work is done when the call returns: then a step ahead would only come earlier than its inputs.
+  virtual bool is_asynchronous() const { return false; }
   // Between begin and end the stream's work is recorded, not run; allocations and waits are refused.
   virtual bool supports_capture() const { return false; }
   virtual Status begin_capture(Stream) { return internal_error("this device does not capture graphs"); }

@@ -23,6 +23,7 @@ TEST(CpuDevice, CountsAllocationsAndRefusesWhatCannotBe) {
   ASSERT_FALSE(huge);
   EXPECT_EQ(huge.error().code, Code::exhausted);
   EXPECT_FALSE(device->supports_capture());
+  EXPECT_FALSE(device->is_asynchronous());
   EXPECT_FALSE(device->begin_capture({}));
 }
 

@@ -28,7 +28,8 @@ struct RowInputs {
   std::shared_ptr<const std::map<std::string, std::int64_t>> flags;  // of the walk, set by the plan; may be null
   int iteration = 0;                                                 // of the innermost loop
   bool is_final = false;                                             // the last chunk of a stream is among the inputs
-  std::uint32_t tag = 0;                                             // the caller's, given back in RowResult
+  bool ahead = false;     // launched before it is certain: may be dropped, and its values may be promised ones
+  std::uint32_t tag = 0;  // the caller's, given back in RowResult
 
   std::int64_t flag(const std::string& name, std::int64_t fallback) const;
   // The port's first value, or null when this run has no such port or it came empty.

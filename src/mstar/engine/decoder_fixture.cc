@@ -117,6 +117,8 @@ class Loop {
       if (!wants(i, step, prefill)) continue;
       RowInputs row{.request = id(i), .params = params_, .walk = prefill ? d_.prefill : d_.decode};
       row.run = prefill ? d_.prefill_run : d_.decode_run;
+      row.tag = static_cast<std::uint32_t>(i);
+      row.ahead = live_[i].num_in_flight > 0;
       row.ports = {{prefill ? live_[i].prompt : live_[i].token}};
       rows.push_back(std::move(row));
       picked.push_back(i);
@@ -165,7 +167,7 @@ class Loop {
     Flight flight = std::move(in_flight_.front());
     in_flight_.pop_front();
     for (const std::size_t i : flight.rows)
-      if (live_[i].done) engine_.drop(*flight.step, id(i));
+      if (live_[i].done) engine_.drop(*flight.step, static_cast<std::uint32_t>(i));
     const auto start = Clock::now();
     engine_.wait(*flight.step);
     const auto ready = Clock::now();

@@ -51,6 +51,7 @@ class DeferredDevice final : public Device {
 
   Result<std::unique_ptr<Event>> make_event(bool) override { return std::unique_ptr<Event>(new Marker(*this)); }
 
+  bool is_asynchronous() const override { return true; }
   bool supports_capture() const override { return !refuse_capture; }
   Status begin_capture(Stream) override {
     recording_ = true;

@@ -1,9 +1,12 @@
 #include "mstar/engine/engine.h"
 
 #include <algorithm>
+#include <exception>
+#include <string>
 #include <utility>
 
 #include "mstar/base/check.h"
+#include "mstar/base/log.h"
 #include "mstar/engine/step.h"
 
 namespace mstar::engine {
@@ -113,9 +116,21 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
   return engine;
 }
 
+bool Engine::may_run_ahead() const {
+  return device_.is_asynchronous() && spec_.run_ahead &&
+         std::all_of(spec_.uses.begin(), spec_.uses.end(),
+                     [&](const decl::ResourceRef ref) { return resources_.at(ref)->can_roll_back(); });
+}
+
 // A value that no slot can take is this row's fault, so it is found here and not in gather().
 Result<RowDemand> Engine::declare(const RowInputs& row) {
-  MSTAR_TRY_ASSIGN(RowDemand demand, body_->declare(row));
+  Result<RowDemand> declared = internal_error("a row was not declared");
+  try {
+    declared = body_->declare(row);
+  } catch (const std::exception& error) {
+    declared = internal_error(std::string("a row failed: ") + error.what());
+  }
+  MSTAR_TRY_ASSIGN(RowDemand demand, std::move(declared));
   for (SlotSource& source : demand.sources) {
     const SlotSpec& slot = input_slots_[static_cast<std::size_t>(source.slot)];
     if (!source.value) return internal_error("component '" + spec_.name + "' got no value for '" + slot.name + "'");
@@ -152,6 +167,12 @@ void Engine::admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out) 
       continue;
     }
     const resource::StepRow claim{row.request, demand->resources};
+    const bool is_final_act = claim.demand.restart || claim.demand.context_tokens > 0 ||
+                              !row.run->forks_before.empty() || !row.run->forks_after.empty();
+    if (row.ahead && is_final_act) {
+      out.waiting.push_back(std::move(row));
+      continue;
+    }
     if (claim.demand.tokens > options_.limits.max_tokens) {
       out.failed.push_back(
           {row.request,
@@ -215,11 +236,19 @@ Result<bool> Engine::advance(Step& step) {
     ++counters_.num_steps;
     ++(step.bucket ? counters_.num_replays : counters_.num_eager);
     counters_.num_rows += step.num_rows();
+    counters_.num_ahead_rows +=
+        std::count_if(step.inputs.begin(), step.inputs.end(), [](const RowInputs& row) { return row.ahead; });
     counters_.num_tokens += step.rows.token_offsets[static_cast<std::size_t>(step.num_rows())];
     counters_.num_padding_rows += step.rows.num_rows() - step.num_rows();
   }
   const bool last = step.bucket || step.next_slice + 1 == body_->num_slices();
-  Status ran = step.bucket ? replay(step) : body_->forward(step, step.next_slice);
+  Status ran;
+  try {
+    ran = step.bucket ? replay(step) : body_->forward(step, step.next_slice);
+  } catch (const std::exception& error) {
+    log_error("component '{}': a step failed: {}", spec_.name, error.what());
+    ran = internal_error(std::string("a step failed: ") + error.what());
+  }
   if (ran && last) ran = read_back(step);
   if (!ran) {
     step.failure = ran.error();
@@ -239,9 +268,9 @@ void Engine::fork_after(Step& step) {
   }
 }
 
-void Engine::drop(Step& step, RequestId request) {
+void Engine::drop(Step& step, std::uint32_t tag) {
   for (RowResult& result : step.results)
-    if (result.request == request && !result.error) {
+    if (result.tag == tag && !result.error) {
       result.error = cancelled("the request ended before this step");
       ++counters_.num_dropped_rows;
     }

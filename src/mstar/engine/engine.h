@@ -54,7 +54,8 @@ struct StepCounters {
   std::int64_t num_eager = 0;
   std::int64_t num_allocations = 0;  // of device or pinned memory, by steps
   std::int64_t num_padding_rows = 0;
-  std::int64_t num_dropped_rows = 0;  // launched for a request that had ended
+  std::int64_t num_ahead_rows = 0;    // launched before they were certain
+  std::int64_t num_dropped_rows = 0;  // launched, and then not wanted
   std::int64_t num_host_syncs = 0;    // waits for the device
 };
 
@@ -82,8 +83,13 @@ class Engine {
   // device that does not capture; buckets that cannot be recorded are logged and run eagerly. exhausted.
   Status capture();
 
+  // Whether rows of a step N+1 may be prepared and launched before N's outcome is known: the device works while the
+  // host goes on, the component allows it, and all of its resources can roll back.
+  bool may_run_ahead() const;
+
   // Rows in the order of the input. `waiting` could not be admitted now (or two steps are in flight) and keep their
-  // inputs; `failed` are over.
+  // inputs; `failed` are over. A row ahead that asks for what cannot be taken back (a restart, a context, a fork)
+  // waits: it is for a later step, when it is certain.
   struct Prepared {
     StepPtr step;  // null when no row was admitted
     std::vector<RowInputs> waiting;
@@ -97,9 +103,9 @@ class Engine {
   // there.
   // Valid until the step finishes.
   const std::vector<RowResult>& promised(Step& step);
-  // The row was launched although its request has ended since: it is rolled back when the step finishes, and gives no
-  // outputs. Rows that the step does not hold are ignored.
-  void drop(Step& step, RequestId request);
+  // The row with this tag is not wanted any more: it is rolled back when the step finishes, and gives no outputs. Tags
+  // that the step does not hold are ignored.
+  void drop(Step& step, std::uint32_t tag);
   // Blocks until the device is done with a launched step, the one wait of a step loop. finish does it too.
   void wait(Step& step);
   // Waits for the device, commits, and gives each row its outputs. On a failed forward every row carries the error.

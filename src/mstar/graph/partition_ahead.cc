@@ -5,6 +5,11 @@
 
 namespace mstar::graph {
 
+void PartitionState::State::wait_for(NodeIndex node, AheadStep& step) const {
+  if (std::none_of(step.waits_for.begin(), step.waits_for.end(), [&](const ReadyNode& n) { return n.node == node; }))
+    step.waits_for.push_back({node, nodes[node].ticket});
+}
+
 bool PartitionState::State::add_running(NodeIndex node, const OutputOf& from, AheadStep& step) const {
   if (from.node == kNoNode || !is_local(from.node) || nodes[from.node].phase != Phase::running ||
       ahead[from.node].ready)
@@ -12,6 +17,7 @@ bool PartitionState::State::add_running(NodeIndex node, const OutputOf& from, Ah
   // A value that leaves a loop first is known only when that loop has ended.
   if (walk->nodes[from.node].inner_loop() != walk->nodes[node].inner_loop()) return false;
   step.inputs.push_back({from.node, from.output, nullptr, nullptr});
+  wait_for(from.node, step);
   return true;
 }
 
@@ -54,8 +60,11 @@ bool PartitionState::State::covers_next_iteration(NodeIndex index, AheadStep& st
   const LoopState& loop = loops[loop_index];
   if (loop.done || loop.iteration + 1 >= loop.limit) return false;
   std::uint16_t running = 0;
-  for (const NodeIndex n : walk->loops[loop_index].direct_nodes)
-    if (is_local(n) && nodes[n].phase == Phase::running && !ahead[n].ready) ++running;
+  for (const NodeIndex n : walk->loops[loop_index].direct_nodes) {
+    if (!is_local(n) || nodes[n].phase != Phase::running || ahead[n].ready) continue;
+    ++running;
+    wait_for(n, step);
+  }
   if (running != loop.remaining) return false;  // something of this iteration has not even begun
   for (std::size_t i = 0; i < spec.run->inputs.size(); ++i) {
     const Slot& in = walk->slot(index, i);

@@ -97,6 +97,7 @@ struct PartitionState::State {
   // partition_ahead.cc
   bool covers_same_iteration(NodeIndex node, AheadStep& step);
   bool covers_next_iteration(NodeIndex node, AheadStep& step);
+  void wait_for(NodeIndex node, AheadStep& step) const;
   bool add_running(NodeIndex node, const OutputOf& from, AheadStep& step) const;
   bool add_constant(NodeIndex node, std::size_t input, AheadStep& step);
   bool add_chunk(NodeIndex node, std::size_t input, AheadStep& step);

@@ -42,6 +42,9 @@ struct AheadStep {
   LoopPath path;
   bool is_final = false;
   std::vector<AheadInput> inputs;  // one per Run::inputs; valid until confirm_ahead or rollback_ahead
+  // Running nodes that must complete before the step is certain: those that feed it, and the others of the iteration
+  // before it.
+  std::vector<ReadyNode> waits_for;
 };
 
 struct StopSignals {

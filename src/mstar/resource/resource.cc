@@ -33,7 +33,8 @@ struct Maker {
     return upcast(StateSlots::create(s.name, s.tensors, 1, limits, device));
   }
   Result<std::unique_ptr<Resource>> operator()(const decl::RecurrentState& s) const {
-    return upcast(StateSlots::create(s.name, s.tensors, static_cast<int>(s.labels.size()), limits, device));
+    return upcast(StateSlots::create(s.name, s.tensors, static_cast<int>(s.labels.size()), limits, device,
+                                     s.double_buffered ? StateUpdate::double_buffered : StateUpdate::in_place));
   }
   template <class Other>
   Result<std::unique_ptr<Resource>> operator()(const Other& s) const {
@@ -47,7 +48,8 @@ struct Sizer {
   std::size_t operator()(const decl::CrossKv& s) const { return CrossKvPool::planned_bytes(s, limits); }
   std::size_t operator()(const decl::Latents& s) const { return StateSlots::planned_bytes(s.tensors, 1, limits); }
   std::size_t operator()(const decl::RecurrentState& s) const {
-    return StateSlots::planned_bytes(s.tensors, static_cast<int>(s.labels.size()), limits);
+    return StateSlots::planned_bytes(s.tensors, static_cast<int>(s.labels.size()), limits,
+                                     s.double_buffered ? StateUpdate::double_buffered : StateUpdate::in_place);
   }
   template <class Other>
   std::size_t operator()(const Other&) const {

@@ -80,6 +80,10 @@ class Resource {
   // ignored.
   virtual void commit(const StepRow& row) = 0;
   virtual void rollback(const StepRow& row) = 0;
+  // Whether a rollback brings back what was there before the row, so that rows may be launched that perhaps never come
+  // to be. False: components with this resource never run ahead. Rows that restart or write a context cannot be taken
+  // back in any resource.
+  virtual bool can_roll_back() const { return true; }
   // Makes a label of the request equal to another as it stands after the rows admitted so far; what `to_label` held is
   // gone. Steps launched before it on `stream` are seen, later ones not. Resources without labels are never asked.
   // internal when the request or a label is unknown.

@@ -376,7 +376,7 @@ class World {
     ASSERT_TRUE(cross.slots[r] >= 1 && cross.slots[r] <= max_requests_);
     ASSERT_EQ(contexts.insert(cross.slots[r]).second, row.demand.label == 0);
     ASSERT_EQ(cross_->length(row.request), request.context);
-    const std::int32_t slot = state_->slot_index_on_host(kProbeSlot)[r];
+    const std::int32_t slot = state_->write_index_on_host(kProbeSlot)[r];
     ASSERT_TRUE(slot >= 1 && slot <= max_requests_ * kNumLabels);
     ASSERT_TRUE(states.insert(slot).second);
     if (static_cast<int>(request.state_slots.size()) <= row.demand.label) request.state_slots.push_back(slot);

@@ -210,7 +210,7 @@ TEST_F(ResourceTest, PaddingRowsLandOnSinks) {
   EXPECT_EQ(sampler->rows(1)[0].offset, 0u);
   auto state = StateSlots::create("s", {{"x", {1}, DType::f32}}, 1, kLimits, *device_);
   ASSERT_TRUE((*state)->plan(step, {}));
-  EXPECT_EQ((*state)->slot_index_on_host(1)[0], 0);
+  EXPECT_EQ((*state)->write_index_on_host(1)[0], 0);
 }
 
 // A decode step planned while the step that writes the context still runs must see that context.
@@ -285,7 +285,7 @@ TEST_F(ResourceTest, StateIsZeroedWhenClaimedAndForked) {
   StateSlots& pool = **made;
   ASSERT_TRUE(pool.add_request(RequestId(1), {}));
   plan(pool, {row(1, {.label = 0}), row(1, {.label = 1}), row(1, {.label = 5})}, 0);
-  const auto slots = pool.slot_index_on_host(0);
+  const auto slots = pool.write_index_on_host(0);
   EXPECT_NE(slots[0], slots[1]);
   EXPECT_EQ(slots[2], slots[1]);
   float* x = pool.tensor(0).at(slots[0]).data<float>();
@@ -300,6 +300,61 @@ TEST_F(ResourceTest, StateIsZeroedWhenClaimedAndForked) {
   EXPECT_FALSE(pool.add_request(RequestId(4), {}));
   for (std::int64_t slot = 0; slot < pool.tensor(0).dim(0); ++slot)
     EXPECT_EQ(pool.tensor(0).at(slot).data<float>()[0], 0.0f) << slot;
+}
+
+TEST_F(ResourceTest, StateInPlaceCannotBeTakenBack) {
+  const std::vector<decl::StateTensor> tensors = {{"x", {1}, DType::f32}};
+  const auto in_place = StateSlots::create("s", tensors, 1, kLimits, *device_);
+  EXPECT_FALSE((*in_place)->can_roll_back());
+  auto doubled = StateSlots::create("s", tensors, 1, kLimits, *device_, StateUpdate::double_buffered);
+  EXPECT_TRUE((*doubled)->can_roll_back());
+  EXPECT_LE(StateSlots::planned_bytes(tensors, 1, kLimits), (*in_place)->usage().bytes);
+  EXPECT_LE(StateSlots::planned_bytes(tensors, 1, kLimits, StateUpdate::double_buffered), (*doubled)->usage().bytes);
+  const auto can_roll_back = [&](const decl::ResourceSpec& spec) {
+    return (*make_resource(spec, kLimits, *device_))->can_roll_back();
+  };
+  EXPECT_FALSE(can_roll_back(decl::Latents{"l", tensors}));
+  EXPECT_FALSE(can_roll_back(decl::RecurrentState{.name = "r", .tensors = tensors}));
+  EXPECT_TRUE(can_roll_back(decl::RecurrentState{.name = "r", .tensors = tensors, .double_buffered = true}));
+}
+
+// Every row adds its number to the state; what is rolled back has never been added.
+TEST_F(ResourceTest, DoubleBufferedStateIsTakenBackWithTheRow) {
+  auto made = StateSlots::create("s", {{"x", {1}, DType::i32}}, 2, kLimits, *device_, StateUpdate::double_buffered);
+  ASSERT_TRUE(made);
+  StateSlots& pool = **made;
+  ASSERT_TRUE(pool.add_request(RequestId(1), {}));
+  const auto cell = [&](std::int32_t slot) -> std::int32_t& { return *pool.tensor(0).at(slot).data<std::int32_t>(); };
+  const auto launch = [&](const StepRow& each, int slot, std::int32_t number) {
+    ASSERT_TRUE(pool.admit(each));
+    plan(pool, {each}, slot);
+    ASSERT_NE(pool.read_index_on_host(slot)[0], pool.write_index_on_host(slot)[0]);
+    cell(pool.write_index_on_host(slot)[0]) = cell(pool.read_index_on_host(slot)[0]) + number;
+  };
+  for (const int label : {0, 1}) {
+    const StepRow each = row(1, {.label = label});
+    launch(each, 0, 1);
+    launch(each, 1, 20);  // ahead
+    pool.commit(each);
+    pool.rollback(each);
+    launch(each, 0, 300);
+    launch(each, 1, 4000);
+    pool.commit(each);
+    pool.commit(each);
+    ASSERT_TRUE(pool.admit(each));
+    pool.withdraw(each);
+    launch(each, 0, 50000);
+    EXPECT_EQ(cell(pool.write_index_on_host(0)[0]), 54301);
+    pool.commit(each);
+  }
+  ASSERT_TRUE(pool.fork(RequestId(1), 0, 1, {}));
+  launch(row(1, {.label = 1}), 0, 600000);
+  EXPECT_EQ(cell(pool.write_index_on_host(0)[0]), 654301);
+  pool.remove_request(RequestId(1));
+  EXPECT_EQ(pool.usage().used, 0);
+  ASSERT_TRUE(pool.add_request(RequestId(2), {}));
+  ASSERT_TRUE(pool.add_request(RequestId(3), {}));
+  for (std::int64_t slot = 0; slot < pool.tensor(0).dim(0); ++slot) EXPECT_EQ(cell(static_cast<std::int32_t>(slot)), 0);
 }
 
 }  // namespace

@@ -13,19 +13,24 @@ Shape slotted(const decl::StateTensor& tensor, int num_slots) {
   return Shape(dims);
 }
 
+int slots_needed(int num_labels, const PoolLimits& limits, StateUpdate update) {
+  return 1 + limits.max_requests * num_labels * (update == StateUpdate::double_buffered ? 2 : 1);
+}
+
 }  // namespace
 
 std::size_t StateSlots::planned_bytes(const std::vector<decl::StateTensor>& tensors, int num_labels,
-                                      const PoolLimits& limits) {
+                                      const PoolLimits& limits, StateUpdate update) {
   std::size_t bytes = 0;
   for (const auto& tensor : tensors)
-    bytes += static_cast<std::size_t>(slotted(tensor, 1 + limits.max_requests * num_labels).num_elements()) *
+    bytes += static_cast<std::size_t>(slotted(tensor, slots_needed(num_labels, limits, update)).num_elements()) *
              dtype_bytes(tensor.dtype);
   return bytes;
 }
 
 Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const std::vector<decl::StateTensor>& tensors,
-                                                       int num_labels, const PoolLimits& limits, Device& device) {
+                                                       int num_labels, const PoolLimits& limits, Device& device,
+                                                       StateUpdate update) {
   MSTAR_TRY(check_limits(limits, name));
   MSTAR_TRY(check_positive(name, {num_labels}));
   for (const auto& tensor : tensors) {
@@ -33,8 +38,8 @@ Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const s
     if (tensor.dims.size() >= static_cast<std::size_t>(kMaxRank))
       return bad_model("resource '" + name + "': tensor '" + tensor.name + "' has too many dimensions");
   }
-  std::unique_ptr<StateSlots> slots(new StateSlots(std::move(name), num_labels, limits, device));
-  const int num_slots = 1 + limits.max_requests * num_labels;
+  std::unique_ptr<StateSlots> slots(new StateSlots(std::move(name), num_labels, limits, device, update));
+  const int num_slots = slots_needed(num_labels, limits, update);
   for (const auto& tensor : tensors) {
     MSTAR_TRY_ASSIGN(Tensor storage, Tensor::allocate(device, tensor.dtype, slotted(tensor, num_slots)));
     device.fill_zero(storage.view().pointer, storage.bytes(), device.default_stream());
@@ -42,56 +47,77 @@ Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const s
   }
   for (int i = num_slots - 1; i > 0; --i) slots->free_.push_back(i);
   slots->plans_.resize(static_cast<std::size_t>(limits.num_plan_slots));
+  const std::size_t counts[] = {static_cast<std::size_t>(limits.max_rows), static_cast<std::size_t>(limits.max_rows)};
   for (auto& plan : slots->plans_) {
-    MSTAR_TRY_ASSIGN(plan, PlanBuffer::create(device, static_cast<std::size_t>(limits.max_rows)));
+    MSTAR_TRY_ASSIGN(plan, PlanArrays::create(device, counts));
   }
   return slots;
 }
 
 Status StateSlots::add_request(RequestId request, const decl::RequestParams&) {
   if (requests_.count(request)) return ok_status();
-  if (static_cast<int>(free_.size()) < num_labels_)
+  const int count = num_labels_ * slots_per_label();
+  if (static_cast<int>(free_.size()) < count)
     return exhausted("no slot for another request in '" + name_ + "'; raise max_concurrent_requests");
-  std::vector<std::int32_t> held(free_.end() - num_labels_, free_.end());
-  free_.resize(free_.size() - static_cast<std::size_t>(num_labels_));
-  for (const std::int32_t slot : held)
+  std::vector<State> states(static_cast<std::size_t>(num_labels_));
+  const auto take = [&] {
+    const std::int32_t slot = free_.back();
+    free_.pop_back();
     for (const Tensor& tensor : storage_) {
       const TensorView view = tensor.view().at(slot);
       device_.fill_zero(view.pointer, view.bytes(), device_.default_stream());
     }
-  requests_.emplace(request, std::move(held));
+    return slot;
+  };
+  for (State& state : states) {
+    state.current = take();
+    state.other = update_ == StateUpdate::double_buffered ? take() : state.current;
+  }
+  requests_.emplace(request, std::move(states));
   return ok_status();
 }
 
 void StateSlots::remove_request(RequestId request) {
   const auto it = requests_.find(request);
   if (it == requests_.end()) return;
-  free_.insert(free_.end(), it->second.begin(), it->second.end());
+  for (const State& state : it->second) {
+    free_.push_back(state.current);
+    if (state.other != state.current) free_.push_back(state.other);
+  }
   requests_.erase(it);
 }
 
+// Labels are those of the KV beside it; state that has one for all serves each.
+StateSlots::State* StateSlots::find(const StepRow& row) {
+  const auto it = requests_.find(row.request);
+  if (it == requests_.end()) return nullptr;
+  return &it->second[std::min<std::size_t>(static_cast<std::size_t>(row.demand.label), it->second.size() - 1)];
+}
+
 Result<Admit> StateSlots::admit(const StepRow& row) {
-  if (!requests_.count(row.request)) return internal_error("a row of a request that '" + name_ + "' does not know");
+  State* const state = find(row);
+  if (!state) return internal_error("a row of a request that '" + name_ + "' does not know");
+  state->swap();
   return Admit::ok;
+}
+
+void StateSlots::rollback(const StepRow& row) {
+  if (State* const state = find(row)) state->swap();
 }
 
 Status StateSlots::plan(const StepRows& rows, Stream stream) {
   if (rows.num_rows() > limits_.max_rows)
     return internal_error("a step of " + std::to_string(rows.num_rows()) + " rows is over the limit of '" + name_ +
                           "'");
-  const auto index = plans_[rows.slot].host();
+  const PlanArrays& arrays = plans_[rows.slot];
   for (int r = 0; r < rows.num_rows(); ++r) {
-    const StepRow& row = rows.rows[r];
-    const auto it = requests_.find(row.request);
-    if (it == requests_.end()) {
-      if (row.request.valid()) return internal_error("a step plans a row that '" + name_ + "' does not know");
-      index[r] = 0;
-      continue;
-    }
-    // Labels are those of the KV beside it; state that has one for all serves each.
-    index[r] = it->second[std::min<std::size_t>(row.demand.label, it->second.size() - 1)];
+    const State* const state = find(rows.rows[r]);
+    if (!state && rows.rows[r].request.valid())
+      return internal_error("a step plans a row that '" + name_ + "' does not know");
+    arrays.host(kRead)[r] = state ? state->other : 0;
+    arrays.host(kWrite)[r] = state ? state->current : 0;
   }
-  plans_[rows.slot].upload(rows.num_rows(), stream);
+  arrays.upload(static_cast<std::size_t>(rows.num_rows()), stream);
   return ok_status();
 }
 
@@ -107,8 +133,8 @@ Status StateSlots::fork(RequestId request, int from_label, int to_label, Stream 
   if (it == requests_.end() || std::min(from_label, to_label) < 0 || std::max(from_label, to_label) >= num_labels_)
     return internal_error("fork of a request or label that '" + name_ + "' does not know");
   for (const Tensor& tensor : storage_) {
-    const TensorView from = tensor.view().at(it->second[from_label]);
-    device_.copy_within(tensor.view().at(it->second[to_label]).pointer, from.pointer, from.bytes(), stream);
+    const TensorView from = tensor.view().at(it->second[from_label].current);
+    device_.copy_within(tensor.view().at(it->second[to_label].current).pointer, from.pointer, from.bytes(), stream);
   }
   return ok_status();
 }

@@ -1,4 +1,4 @@
-// Small per-request tensors that a step reads and updates in place: denoise latents, rule states, recurrent states.
+// Small per-request tensors that a step reads and updates: denoise latents, rule states, recurrent states.
 #pragma once
 
 #include <unordered_map>
@@ -9,42 +9,62 @@
 
 namespace mstar::resource {
 
-// One slot of each declared tensor per (request, label); zeroed when claimed; slot 0 is the sink of padding rows. A
-// step updates them in place, so a rollback cannot bring back what they held.
+// How a step updates a state.
+// in_place: it reads and writes one slot; a rollback cannot bring back what that held, so can_roll_back() is false.
+// double_buffered: it reads one slot and writes the whole of the other, and the two swap; a rollback swaps them back.
+// Of two rows in flight the second writes what the first has read, so the first can be rolled back only before the
+// second ran (or when its request ends).
+enum class StateUpdate : std::uint8_t { in_place, double_buffered };
+
+// The state of each declared tensor per (request, label); zeroed when claimed; slot 0 is the sink of padding rows.
 class StateSlots final : public Resource {
  public:
   static Result<std::unique_ptr<StateSlots>> create(std::string name, const std::vector<decl::StateTensor>& tensors,
-                                                    int num_labels, const PoolLimits& limits, Device& device);
+                                                    int num_labels, const PoolLimits& limits, Device& device,
+                                                    StateUpdate update = StateUpdate::in_place);
   static std::size_t planned_bytes(const std::vector<decl::StateTensor>& tensors, int num_labels,
-                                   const PoolLimits& limits);
+                                   const PoolLimits& limits, StateUpdate update = StateUpdate::in_place);
 
   Status add_request(RequestId request, const decl::RequestParams& params) override;
   void remove_request(RequestId request) override;
   Result<Admit> admit(const StepRow& row) override;
-  void withdraw(const StepRow&) override {}
+  void withdraw(const StepRow& row) override { rollback(row); }
   Status plan(const StepRows& rows, Stream stream) override;
   void commit(const StepRow&) override {}
-  void rollback(const StepRow&) override {}
+  void rollback(const StepRow& row) override;
+  bool can_roll_back() const override { return update_ == StateUpdate::double_buffered; }
   Status fork(RequestId request, int from_label, int to_label, Stream stream) override;
   Usage usage() const override;
 
-  // Slot of each planned row [num_rows] i32.
-  const std::int32_t* slot_index(int slot) const { return plans_[slot].on_device(); }
-  std::span<const std::int32_t> slot_index_on_host(int slot) const { return plans_[slot].host(); }
+  // Slots of the planned rows [num_rows] i32: where each reads, and where it writes. One and the same in place.
+  const std::int32_t* read_index(int slot) const { return plans_[slot].on_device(kRead); }
+  const std::int32_t* write_index(int slot) const { return plans_[slot].on_device(kWrite); }
+  std::span<const std::int32_t> read_index_on_host(int slot) const { return plans_[slot].host(kRead); }
+  std::span<const std::int32_t> write_index_on_host(int slot) const { return plans_[slot].host(kWrite); }
   // All slots of one declared tensor: [num_slots, dims...].
   TensorView tensor(int index) const { return storage_[index].view(); }
 
  private:
-  StateSlots(std::string name, int num_labels, const PoolLimits& limits, Device& device)
-      : name_(std::move(name)), num_labels_(num_labels), limits_(limits), device_(device) {}
+  enum Array { kRead, kWrite };
+  struct State {               // of one label
+    std::int32_t current = 0;  // written by the last admitted row
+    std::int32_t other = 0;    // what that row reads; equal to `current` in place
+    void swap() { std::swap(current, other); }
+  };
+  StateSlots(std::string name, int num_labels, const PoolLimits& limits, Device& device, StateUpdate update)
+      : name_(std::move(name)), num_labels_(num_labels), limits_(limits), device_(device), update_(update) {}
+  State* find(const StepRow& row);
+  int slots_per_label() const { return update_ == StateUpdate::double_buffered ? 2 : 1; }
+
   std::string name_;
   int num_labels_;
   PoolLimits limits_;
   Device& device_;
+  StateUpdate update_;
   std::vector<Tensor> storage_;
   std::vector<std::int32_t> free_;
-  std::unordered_map<RequestId, std::vector<std::int32_t>> requests_;
-  std::vector<PlanBuffer> plans_;
+  std::unordered_map<RequestId, std::vector<State>> requests_;  // by label
+  std::vector<PlanArrays> plans_;
 };
 
 }  // namespace mstar::resource

@@ -21,7 +21,7 @@
 namespace mstar::wire {
 
 // Bumped on every change of a struct below or of graph/signals.h; processes of different versions refuse each other.
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 
 // ---- to a worker
 // -------------------------------------------------------------------------------------------------------
@@ -108,9 +108,11 @@ struct WorkerStats {
     std::int64_t num_steps = 0;
     std::int64_t num_rows = 0;
     std::int64_t num_tokens = 0;
-    std::int64_t num_replays = 0;      // steps that were one launch of a captured graph
-    std::int64_t num_eager = 0;        // steps that were not
-    std::int64_t num_allocations = 0;  // fresh device buffers
+    std::int64_t num_replays = 0;       // steps that were one launch of a captured graph
+    std::int64_t num_eager = 0;         // steps that were not
+    std::int64_t num_allocations = 0;   // fresh device buffers
+    std::int64_t num_ahead_rows = 0;    // rows launched before they were certain
+    std::int64_t num_dropped_rows = 0;  // rows launched, and then not wanted
   };
   std::vector<Pool> pools;
   std::vector<Component> components;

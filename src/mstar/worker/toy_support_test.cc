@@ -2,7 +2,12 @@
 
 #include <stdexcept>
 
+#include <unordered_map>
+
 #include "mstar/engine/component_body.h"
+#include "mstar/engine/deferred_device_fixture.h"
+#include "mstar/resource/paged_kv.h"
+#include "mstar/resource/sampler_rows.h"
 #include "mstar/resource/state_slots.h"
 
 namespace mstar::toy {
@@ -72,6 +77,18 @@ class Join final : public HostStage {
 // ---- device components
 // -------------------------------------------------------------------------------------------------
 
+// What a kernel launch is: at once on the CPU, when somebody waits on the deferred device.
+template <class Kernel>
+void launch(Forward& step, Kernel kernel) {
+  if (auto* deferred = dynamic_cast<engine::DeferredDevice*>(&step.ops().device)) {
+    deferred->launch(std::move(kernel));
+  } else {
+    kernel();
+  }
+}
+
+std::vector<std::int32_t> copied(std::span<const std::int32_t> from) { return {from.begin(), from.end()}; }
+
 class Encoder final : public engine::ComponentBody {
  public:
   explicit Encoder(PortRef ids) : ids_(ids) {}
@@ -92,14 +109,14 @@ class Encoder final : public engine::ComponentBody {
   std::size_t workspace_bytes(int, int) const override { return 0; }
   int num_slices() const override { return kEncoderSlices; }
   Status forward(Forward& step, int slice) override {
-    const TensorView ids = step.input(0);
-    const TensorView states = step.output(0);
-    for (std::int64_t i = 0; i < ids.dim(0); ++i) {
-      std::int32_t& state = states.data<std::int32_t>()[i];
-      if (slice == 0) state = ids.data<std::int32_t>()[i];
-      if (slice == 1) state *= 3;
-      if (slice == 2) state += 1;
-    }
+    launch(step, [ids = step.input(0), states = step.output(0), slice] {
+      for (std::int64_t i = 0; i < ids.dim(0); ++i) {
+        std::int32_t& state = states.data<std::int32_t>()[i];
+        if (slice == 0) state = ids.data<std::int32_t>()[i];
+        if (slice == 1) state *= 3;
+        if (slice == 2) state += 1;
+      }
+    });
     return ok_status();
   }
 
@@ -107,10 +124,43 @@ class Encoder final : public engine::ComponentBody {
   PortRef ids_;
 };
 
+// One step of the decoder. The token is right only when the state, the keys and the draws of the row all are: a row
+// that was dropped must have left no trace in any of them.
+struct DecoderKernel {
+  TensorView in, out, state;
+  std::vector<std::int32_t> offsets, num_prompt_tokens;
+  std::vector<std::uint64_t> draws;  // before this one
+  const std::int32_t *read, *write, *positions;
+  PagedKvView kv;
+  std::uint32_t salt;
+
+  float& key(std::size_t row, std::int32_t position) const {
+    const std::int32_t page = kv.page_table[static_cast<std::int32_t>(row) * kv.max_pages + position / kv.page_tokens];
+    return *kv.keys.at(page).at(position % kv.page_tokens).data<float>();
+  }
+  void operator()() const {
+    for (std::size_t r = 0; r + 1 < offsets.size(); ++r) {
+      auto rolled = static_cast<std::uint32_t>(*state.at(read[r]).data<std::int32_t>());
+      for (std::int32_t i = offsets[r]; i < offsets[r + 1]; ++i) {
+        const std::int32_t id = in.data<std::int32_t>()[i];
+        rolled = mix(rolled, static_cast<std::uint32_t>(id), salt);
+        key(r, positions[i]) = static_cast<float>(id);
+      }
+      *state.at(write[r]).data<std::int32_t>() = static_cast<std::int32_t>(rolled);
+      std::uint32_t from_keys = 0;
+      for (std::int32_t p = 0; p < kv.lengths[r]; ++p)
+        from_keys = mix(from_keys, static_cast<std::uint32_t>(static_cast<std::int32_t>(key(r, p))), salt);
+      const bool right =
+          from_keys == rolled && static_cast<std::int64_t>(draws[r]) == kv.lengths[r] - num_prompt_tokens[r];
+      out.data<std::int32_t>()[r] = right ? token_of(rolled) : -1;
+    }
+  }
+};
+
 class Decoder final : public engine::ComponentBody {
  public:
-  Decoder(PortRef states, PortRef token, ResourceRef roll, std::uint32_t salt)
-      : states_(states), token_(token), roll_(roll), salt_(salt) {}
+  Decoder(PortRef states, PortRef token, ResourceRef kv, ResourceRef roll, ResourceRef sampler, std::uint32_t salt)
+      : states_(states), token_(token), kv_(kv), roll_(roll), sampler_(sampler), salt_(salt) {}
   std::vector<engine::SlotSpec> input_slots() const override {
     return {{.name = "in", .dtype = DType::i32, .max_items = 256}};
   }
@@ -128,34 +178,47 @@ class Decoder final : public engine::ComponentBody {
     if (in)
       for (const auto d : in->device ? in->device->dims() : in->host.dims()) tokens *= d;
     demand.resources.tokens = static_cast<int>(tokens);
+    demand.resources.samples = true;
+    if (row.value(states_)) num_prompt_tokens_[row.request] = static_cast<std::int32_t>(tokens);
     return demand;
   }
   std::size_t workspace_bytes(int, int) const override { return 0; }
+  void forget(RequestId request) override { num_prompt_tokens_.erase(request); }
   Status forward(Forward& step, int) override {
     for (int r = 0; r < step.num_rows(); ++r) {
       if (fails_here(*step.row(r).params, "forward", step.row(r).iteration)) return told("forward");
       if (fails_here(*step.row(r).params, "forward_throw", step.row(r).iteration))
         throw std::runtime_error("told to throw");
     }
-    auto& slots = static_cast<resource::StateSlots&>(step.resource(roll_));
-    const auto index = slots.slot_index_on_host(step.plan_slot());
-    const auto offsets = step.input_offsets(0);
+    const int slot = step.plan_slot();
+    auto& kv = static_cast<resource::PagedKvPool&>(step.resource(kv_));
+    auto& roll = static_cast<resource::StateSlots&>(step.resource(roll_));
+    DecoderKernel kernel{.in = step.input(0),
+                         .out = step.output(0),
+                         .state = roll.tensor(0),
+                         .offsets = copied(step.input_offsets(0)),
+                         .num_prompt_tokens = {},
+                         .draws = {},
+                         .read = roll.read_index(slot),
+                         .write = roll.write_index(slot),
+                         .positions = kv.positions(slot),
+                         .kv = kv.view(0, slot),
+                         .salt = salt_};
     for (int r = 0; r < step.num_rows(); ++r) {
       if (fails_here(*step.row(r).params, "fail_row", step.row(r).iteration)) step.fail_row(r, told("fail_row"));
-      auto& state = *slots.tensor(0).at(index[r]).data<std::int32_t>();
-      auto rolled = static_cast<std::uint32_t>(state);
-      for (std::int32_t i = offsets[r]; i < offsets[r + 1]; ++i)
-        rolled = mix(rolled, static_cast<std::uint32_t>(step.input(0).data<std::int32_t>()[i]), salt_);
-      state = static_cast<std::int32_t>(rolled);
-      step.output(0).data<std::int32_t>()[r] = token_of(rolled);
+      kernel.num_prompt_tokens.push_back(num_prompt_tokens_[step.row(r).request]);
     }
+    for (const auto& row : static_cast<resource::SamplerPool&>(step.resource(sampler_)).rows(slot))
+      kernel.draws.push_back(row.offset);
+    launch(step, std::move(kernel));
     return ok_status();
   }
 
  private:
   PortRef states_, token_;
-  ResourceRef roll_;
+  ResourceRef kv_, roll_, sampler_;
   std::uint32_t salt_;
+  std::unordered_map<RequestId, std::int32_t> num_prompt_tokens_;
 };
 
 class Scale final : public engine::ComponentBody {
@@ -179,12 +242,15 @@ class Scale final : public engine::ComponentBody {
   }
   std::size_t workspace_bytes(int, int) const override { return 0; }
   Status forward(Forward& step, int) override {
-    const auto offsets = step.input_offsets(0);
-    for (int r = 0; r < step.num_rows(); ++r) {
-      std::int32_t sum = 0;
-      for (std::int32_t i = offsets[r]; i < offsets[r + 1]; ++i) sum += step.input(0).data<std::int32_t>()[i];
-      step.output(0).data<std::int32_t>()[r] = sum * (step.row(r).run->labels.front() == "b" ? 3 : 2);
-    }
+    std::vector<std::int32_t> factors;
+    for (int r = 0; r < step.num_rows(); ++r) factors.push_back(step.row(r).run->labels.front() == "b" ? 3 : 2);
+    launch(step, [in = step.input(0), out = step.output(0), offsets = copied(step.input_offsets(0)), factors] {
+      for (std::size_t r = 0; r < factors.size(); ++r) {
+        std::int32_t sum = 0;
+        for (std::int32_t i = offsets[r]; i < offsets[r + 1]; ++i) sum += in.data<std::int32_t>()[i];
+        out.data<std::int32_t>()[r] = sum * factors[r];
+      }
+    });
     return ok_status();
   }
 
@@ -261,13 +327,15 @@ Decl language_model(std::string name, std::uint32_t salt) {
                                             .head_dim = 4,
                                             .page_tokens = 4,
                                             .max_tokens_per_request = kMaxContext});
-  const ResourceRef roll = d.resource(RecurrentState{.name = "roll", .tensors = {{"roll", {1}, DType::i32}}});
+  const ResourceRef roll =
+      d.resource(RecurrentState{.name = "roll", .tensors = {{"roll", {1}, DType::i32}}, .double_buffered = true});
+  const ResourceRef sampler = d.resource(Sampler{.name = "sampler", .vocab = kVocab});
   const auto tokenise = d.component(HostComponent{"tokenise", make_tokenise});
   const auto encoder =
       d.component(DeviceComponent{.name = "encoder", .build = build<Encoder>(ids), .max_batch_rows = 2});
   const auto decoder = d.component(DeviceComponent{.name = "decoder",
-                                                   .build = build<Decoder>(states, token, roll, salt),
-                                                   .uses = {kv, roll},
+                                                   .build = build<Decoder>(states, token, kv, roll, sampler, salt),
+                                                   .uses = {kv, roll, sampler},
                                                    .max_batch_rows = 8,
                                                    .max_batch_tokens = 256});
   const auto detokenise = d.component(HostComponent{"detokenise", make_detokenise});

@@ -17,9 +17,9 @@ inline constexpr int kMaxNewTokens = 48;
 inline constexpr int kEncoderSlices = 3;
 
 // A language model with a partition that writes its tokens down:
-//   hear:  tokenise (host) -> encoder (device, three slices) -> decoder (device, paged KV and a state slot) -> first
-//   token say:   the decoder's loop, ends at a stop id or the budget; the walk `hear` is a prefill walk write: each
-//   token -> text -> client, in its own partition
+//   hear:  tokenise (host) -> encoder (device, three slices) -> decoder (device, paged KV, a state slot, a sampler row)
+//   -> first token say:   the decoder's loop, ends at a stop id or the budget; the walk `hear` is a prefill walk write:
+//   each token -> text -> client, in its own partition
 // `salt` makes the tokens of two models differ. Request fields: text, max_tokens, ignore_eos, and for failures `fail`
 // (a place below) and `fail_at` (iteration of the decode loop).
 //   tokenise | tokenise_throw | wrong_outputs | bad_value | declare | declare_throw | fail_row | forward |

@@ -17,7 +17,13 @@ constexpr std::int64_t kStatsPeriodUs = 50000;
 
 Worker::Worker(WorkerOptions options, wire::Mesh& mesh) : options_(std::move(options)), mesh_(mesh) {}
 
-Worker::~Worker() { stop(); }
+Worker::~Worker() {
+  stop();
+  // The device may still read what the steps hold.
+  for (Batch& batch : in_flight_) batch.lane->engine->wait(*batch.step);
+  for (Lane& lane : lanes_)
+    if (lane.open && lane.open->step) lane.engine->wait(*lane.open->step);
+}
 
 void Worker::stop() {
   if (!thread_.joinable()) return;
@@ -46,6 +52,7 @@ Status Worker::load() {
     const WorkerModel& model = options_.models[m];
     const decl::Decl& declaration = model.compiled->declaration();
     if (model.components.empty()) continue;
+    find_followers(m);
     MSTAR_CHECK(options_.device != nullptr, "device components on a worker without a device");
     MSTAR_TRY_ASSIGN(weights::WeightMap weights,
                      weights::WeightMap::create(model.checkpoint, declaration.weight_rules()));
@@ -71,7 +78,11 @@ Status Worker::load() {
       model.checkpoint->release_pages();
     }
   }
-  for (Lane& lane : lanes_) MSTAR_TRY(lane.engine->capture());
+  if (options_.run_ahead && options_.device && options_.device->is_asynchronous()) max_in_flight_ = 2;
+  for (Lane& lane : lanes_) {
+    MSTAR_TRY(lane.engine->capture());
+    lane.runs_ahead = max_in_flight_ > 1 && lane.engine->may_run_ahead();
+  }
   publish_stats();
   return ok_status();
 }
@@ -179,6 +190,7 @@ void Worker::on(wire::PartitionMessage message) {
   // Refused signals are stale or repeated: not an error.
   if (auto applied = state.apply(std::move(message.signal.signal), effects_); !applied)
     return fail(*live, std::move(applied.error()));
+  settle_ahead(*live, partition);  // a stop may have ended the loop that it was for
   send_effects(*live, partition, effects_);
   collect_ready(*live, partition);
 }
@@ -187,7 +199,9 @@ void Worker::on(wire::CancelPartition message) {
   Live* live = find(message.request);
   const std::size_t p = message.partition.value;
   if (!live || live->over() || p >= live->partitions.size() || !live->partitions[p]) return;
-  if (auto done = live->partitions[p]->cancel(message.drop_streams))
+  auto done = live->partitions[p]->cancel(message.drop_streams);
+  settle_ahead(*live, message.partition);
+  if (done)
     mesh_.to_conductor(wire::FragmentReport{live->request, options_.id, message.partition, std::move(*done), {}});
 }
 
@@ -250,7 +264,8 @@ void Worker::publish_stats() {
   for (const Lane& lane : lanes_) {
     const engine::StepCounters& c = lane.engine->counters();
     stats.components.push_back({options_.models[lane.model].name, lane.engine->spec().name, c.num_steps, c.num_rows,
-                                c.num_tokens, c.num_replays, c.num_eager, c.num_allocations});
+                                c.num_tokens, c.num_replays, c.num_eager, c.num_allocations, c.num_ahead_rows,
+                                c.num_dropped_rows});
     stats.weight_bytes += lane.engine->weight_bytes();
     stats.arena_bytes += lane.engine->arena_bytes();
   }

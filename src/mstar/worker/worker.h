@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -37,10 +38,17 @@ struct WorkerOptions {
   Device* device = nullptr;           // null: this worker runs host components only
   ThreadPool* pool = nullptr;         // of CPU steps
   HostExecutor* host_pool = nullptr;  // null: this worker runs no host components
+  bool run_ahead = true;              // false, for comparison: no step is launched before the one before it was read
   std::vector<WorkerModel> models;
   std::function<void(const wire::WorkerStats&)> on_stats;  // may be empty; called by the owner thread when they changed
 };
 
+// On an asynchronous device the loop runs one step ahead: while step N runs, N+1 is built and launched from what has
+// arrived and from rows that N's outputs will feed, and only then is N read. Such a row is certain once N completed and
+// the graph says that it is in fact next; else it is rolled back when N+1 is read, and nothing of it is ever seen. So a
+// stop wastes at most one row, and answers are the same bits as without. On the CPU, where a forward is done when its
+// call returns, each step is read at once.
+//
 // Owner thread: its own, started by start(), or else the one that calls poll(); every private member belongs to it.
 // send() and stats(): any thread. A request's failure stays its own: what a component reports or throws for one row
 // ends that row's request, what cannot be attributed ends the requests of the batch.
@@ -77,6 +85,27 @@ class Worker {
     bool busy = false;                       // one run at a time: stages keep state
     std::deque<std::pair<decl::PartitionRef, graph::ReadyNode>> waiting;
   };
+  struct Pending {  // a ready node of a device component
+    RequestId request;
+    decl::PartitionRef partition;
+    graph::ReadyNode node;
+  };
+  enum class Standing : std::uint8_t {
+    certain,
+    ahead,    // launched before its inputs were known; pending.node has the ticket of the step ahead
+    unwanted  // is not to be: rolled back when its step ends
+  };
+  struct Row {  // of a step; counted in its request's num_in_flight while `in_flight`
+    Pending pending;
+    bool in_flight = true;
+    Standing standing = Standing::certain;
+    std::vector<graph::ReadyNode> waits_for = {};  // nodes of the partition that complete before it is certain
+  };
+  struct Promise {  // of a launched row: its outputs, on the device
+    decl::PartitionRef partition;
+    graph::ReadyNode node;
+    const engine::RowResult* result = nullptr;  // of the step in flight
+  };
   struct Live {
     RequestId request;
     std::uint32_t model = 0;
@@ -85,31 +114,41 @@ class Worker {
     std::vector<std::unique_ptr<graph::PartitionState>> partitions;  // null where this worker takes no part
     std::map<decl::ComponentRef, Stage> stages;
     int num_in_flight = 0;  // rows of steps and host stages
-    bool failed = false;    // reported; its work is dropped until the removal
+    int num_unwanted = 0;   // rows in flight that will be rolled back
+    std::vector<Promise> promises;
+    std::vector<Row*> ahead;  // in flight, and not certain yet
+    bool failed = false;      // reported; its work is dropped until the removal
     bool removing = false;
     bool over() const { return failed || removing; }
   };
-  struct Pending {  // a ready node of a device component
+  struct Lane;
+  struct Follower {  // a node that a launched row feeds: a candidate for the next step of its lane
+    Lane* lane = nullptr;
     RequestId request;
     decl::PartitionRef partition;
-    graph::ReadyNode node;
+    graph::NodeIndex node = graph::kNoNode;
+    bool tried = false;
   };
-  struct Row {  // of a step; counted in its request's num_in_flight while `in_flight`
-    Pending pending;
-    bool in_flight = true;
+  struct Batch {  // one step with its rows
+    Lane* lane = nullptr;
+    engine::StepPtr step;
+    std::vector<Row> rows;  // by RowInputs::tag
+    std::vector<Follower> followers;
   };
   struct Lane {  // one engine with its queue
     std::uint32_t model = 0;
     std::unique_ptr<engine::Engine> engine;
     std::deque<Pending> queue;
-    engine::StepPtr step;   // between prepare and finish
-    std::vector<Row> rows;  // by RowInputs::tag
+    std::optional<Batch> open;  // being built, or between two slices
+    int num_launched = 0;       // steps in flight
+    bool runs_ahead = false;
     std::uint64_t last_turn = 0;
     bool blocked = false;  // every queued row waits for resources; retried when some are given back
   };
   struct ModelState {
     engine::ResourceSet resources;
     std::map<std::vector<WorkerId>, std::shared_ptr<const graph::PlacedModel>> placements;
+    std::vector<std::vector<std::vector<graph::NodeIndex>>> followers;  // by walk and node: those that the node feeds
   };
   using Inbox = std::variant<wire::ToWorker, StageDone>;
 
@@ -143,14 +182,31 @@ class Worker {
   // worker_steps.cc: device components
   bool step_once();
   Lane* next_lane();
+  void run_slice(Lane& lane);
   void take_rows(Lane& lane, std::vector<engine::RowInputs>& inputs);
+  void add_row(Lane& lane, Live& live, Row row, engine::RowInputs input, std::vector<engine::RowInputs>& inputs);
+  static bool clashes(const engine::RowInputs& row, const std::vector<engine::RowInputs>& inputs);
   engine::RowInputs row_inputs(const Live& live, const Pending& pending) const;
   bool begin_step(Lane& lane);
-  void end_step(Lane& lane);
-  void abandon_step(Lane& lane, const Error& error);
-  bool is_wanted(const Lane& lane);
+  void end_oldest_step();
+  void end_row(Row& row, engine::RowResult& result);
+  void abandon(Batch& batch, const Error& error);
+  bool is_wanted(const Batch& batch);
   Live& take_off(Row& row);
+  void put_back(Lane& lane, Row& row);
   void unblock_lanes();
+
+  // worker_ahead.cc: rows that are launched before they are certain
+  void find_followers(std::uint32_t model);
+  bool has_followers(const Lane& lane) const;
+  void promise_outputs(Batch& batch);
+  void take_followers(Lane& lane, std::vector<engine::RowInputs>& inputs);
+  void try_ahead(Lane& lane, const Follower& follower, std::vector<engine::RowInputs>& inputs);
+  std::optional<engine::RowInputs> ahead_inputs(const Live& live, const Follower& follower,
+                                                const graph::AheadStep& step) const;
+  void settle_ahead(Live& live, decl::PartitionRef partition);
+  void give_up(Live& live, Row& row);
+  void withdraw_promises(const Batch& batch);
 
   // worker_results.cc: from a node's outputs to signals
   void complete(Live& live, decl::PartitionRef partition, graph::ReadyNode node, std::vector<Values> outputs,
@@ -166,7 +222,9 @@ class Worker {
   wire::Mesh& mesh_;
   std::shared_ptr<Queue<Inbox>> inbox_ = std::make_shared<Queue<Inbox>>();  // owners: this and host stages that run
   std::vector<ModelState> models_;
-  std::vector<Lane> lanes_;
+  std::vector<Lane> lanes_;      // stand still after load()
+  std::deque<Batch> in_flight_;  // launched, oldest first; ends in this order
+  std::size_t max_in_flight_ = 1;
   std::map<std::pair<std::uint32_t, std::uint16_t>, std::size_t> lane_of_;  // (model, component)
   std::shared_ptr<engine::BufferPool> buffers_;
   std::unordered_map<RequestId, std::unique_ptr<Live>> requests_;

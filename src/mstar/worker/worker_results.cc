@@ -58,6 +58,7 @@ void Worker::complete(Live& live, PartitionRef partition, graph::ReadyNode ready
     if (const auto loop = walk.find_loop(name); loop != graph::kNoLoop) loops.push_back(loop);
   const graph::StopSignals stops = find_stops(live, state, node, outputs, loops);
   if (state.complete(ready, outputs, stops, effects_)) send_effects(live, partition, effects_);
+  settle_ahead(live, partition);
   collect_ready(live, partition);
 }
 

@@ -16,38 +16,61 @@ bool share_a_label(const decl::Run& a, const decl::Run& b) {
 
 }  // namespace
 
+// A lane that never runs ahead waits for its step in flight, so that rows of different phase meet in one batch again.
 Worker::Lane* Worker::next_lane() {
   Lane* best = nullptr;
   for (Lane& lane : lanes_) {
-    if (!lane.step && (lane.queue.empty() || lane.blocked)) continue;
+    const bool may_begin = lane.num_launched < (lane.runs_ahead ? 2 : 1) &&
+                           ((!lane.queue.empty() && !lane.blocked) || has_followers(lane));
+    if (!lane.open && !may_begin) continue;
     if (!best || lane.last_turn < best->last_turn) best = &lane;
   }
   return best;
 }
 
 bool Worker::step_once() {
-  Lane* lane = next_lane();
-  if (!lane) return false;
-  lane->last_turn = ++turn_;
-  try {
-    if (!lane->step && !begin_step(*lane)) return true;
-    if (is_wanted(*lane)) {
-      auto launched = lane->engine->advance(*lane->step);
-      if (launched && !*launched) return true;
-    }
-    end_step(*lane);
-  } catch (const std::exception& error) {
-    log_error("worker {}: a step of '{}': {}", options_.id.value, lane->engine->spec().name, error.what());
-    abandon_step(*lane, internal_error(std::string("a step failed: ") + error.what()));
+  Lane* const lane = in_flight_.size() < max_in_flight_ ? next_lane() : nullptr;
+  if (lane) {
+    run_slice(*lane);
+  } else if (!in_flight_.empty()) {
+    end_oldest_step();
+  } else {
+    return false;
   }
   return true;
 }
 
+void Worker::run_slice(Lane& lane) {
+  lane.last_turn = ++turn_;
+  try {
+    if (!lane.open && !begin_step(lane)) return;
+    const bool wanted = is_wanted(*lane.open);
+    if (wanted) {
+      const auto whole = lane.engine->advance(*lane.open->step);
+      if (whole && !*whole) return;
+    } else {
+      for (Row& row : lane.open->rows)
+        if (Live* const live = row.in_flight ? find(row.pending.request) : nullptr) give_up(*live, row);
+    }
+    in_flight_.push_back(std::move(*lane.open));
+    lane.open.reset();
+    ++lane.num_launched;
+    if (wanted && max_in_flight_ > 1) promise_outputs(in_flight_.back());
+  } catch (const std::exception& error) {
+    log_error("worker {}: a step of '{}': {}", options_.id.value, lane.engine->spec().name, error.what());
+    if (lane.open) abandon(*lane.open, internal_error(std::string("a step failed: ") + error.what()));
+    lane.open.reset();
+  }
+  if (max_in_flight_ == 1 && !in_flight_.empty()) end_oldest_step();
+}
+
 // False when nobody waits for any row of the step, so that its other slices need not run.
-bool Worker::is_wanted(const Lane& lane) {
-  return std::any_of(lane.rows.begin(), lane.rows.end(), [&](const Row& row) {
+bool Worker::is_wanted(const Batch& batch) {
+  return std::any_of(batch.rows.begin(), batch.rows.end(), [&](const Row& row) {
     Live* live = row.in_flight ? find(row.pending.request) : nullptr;
-    return live && !live->over() && live->partitions[row.pending.partition.value]->is_current(row.pending.node);
+    if (!live || live->over() || row.standing == Standing::unwanted) return false;
+    return row.standing == Standing::ahead ||
+           live->partitions[row.pending.partition.value]->is_current(row.pending.node);
   });
 }
 
@@ -68,9 +91,16 @@ engine::RowInputs Worker::row_inputs(const Live& live, const Pending& pending) c
   return row;
 }
 
-// Moves ready nodes from the queue into the lane's rows, first come first served; skips those that are void.
+void Worker::add_row(Lane& lane, Live& live, Row row, engine::RowInputs input, std::vector<engine::RowInputs>& inputs) {
+  input.tag = static_cast<std::uint32_t>(lane.open->rows.size());
+  inputs.push_back(std::move(input));
+  lane.open->rows.push_back(std::move(row));
+  ++live.num_in_flight;
+}
+
+// Moves ready nodes from the queue into the lane's rows, first come first served; skips those that are void. Then those
+// that rows in flight feed.
 void Worker::take_rows(Lane& lane, std::vector<engine::RowInputs>& inputs) {
-  lane.rows.clear();
   std::deque<Pending> later;
   const std::size_t limit = static_cast<std::size_t>(lane.engine->spec().max_batch_rows);
   const bool keeps_state = !lane.engine->spec().uses.empty();
@@ -80,76 +110,116 @@ void Worker::take_rows(Lane& lane, std::vector<engine::RowInputs>& inputs) {
     Live* live = find(pending.request);
     if (!live || live->over() || !live->partitions[pending.partition.value]->is_current(pending.node)) continue;
     engine::RowInputs row = row_inputs(*live, pending);
-    // Two rows on the same state must not be of one step: their order would be lost.
-    const bool clashes = keeps_state && std::any_of(inputs.begin(), inputs.end(), [&](const engine::RowInputs& other) {
-                           return other.request == row.request && share_a_label(*other.run, *row.run);
-                         });
-    if (clashes) {
+    // Behind a row that will be rolled back nothing may stand.
+    if (keeps_state && (live->num_unwanted > 0 || clashes(row, inputs))) {
       later.push_back(pending);
       continue;
     }
-    row.tag = static_cast<std::uint32_t>(lane.rows.size());
-    lane.rows.push_back({pending});
-    ++live->num_in_flight;
-    inputs.push_back(std::move(row));
+    add_row(lane, *live, {.pending = pending}, std::move(row), inputs);
   }
   lane.queue.insert(lane.queue.begin(), later.begin(), later.end());
+  if (lane.runs_ahead) take_followers(lane, inputs);
 }
 
+// Two rows on the same state must not be of one step: their order would be lost.
+bool Worker::clashes(const engine::RowInputs& row, const std::vector<engine::RowInputs>& inputs) {
+  return std::any_of(inputs.begin(), inputs.end(), [&](const engine::RowInputs& other) {
+    return other.request == row.request && share_a_label(*other.run, *row.run);
+  });
+}
+
+// Takes the row out of the flight.
 Worker::Live& Worker::take_off(Row& row) {
   Live* live = find(row.pending.request);
   MSTAR_CHECK(live != nullptr && row.in_flight, "a request with a row in flight was erased");
   row.in_flight = false;
+  if (row.standing == Standing::unwanted) --live->num_unwanted;
+  std::erase(live->ahead, &row);
   return *live;
 }
 
+// A row that was not admitted waits for its next chance.
+void Worker::put_back(Lane& lane, Row& row) {
+  Live& live = take_off(row);
+  if (row.standing == Standing::ahead) {
+    live.partitions[row.pending.partition.value]->rollback_ahead(row.pending.node.node);
+  } else {
+    lane.queue.push_front(row.pending);
+  }
+  release_in_flight(live);
+}
+
 bool Worker::begin_step(Lane& lane) {
+  lane.open.emplace().lane = &lane;
+  std::vector<Row>& rows = lane.open->rows;
   std::vector<engine::RowInputs> inputs;
   take_rows(lane, inputs);
-  if (inputs.empty()) return false;
-  auto prepared = lane.engine->prepare(std::move(inputs));
-  lane.step = std::move(prepared.step);
+  engine::Engine::Prepared prepared;
+  if (!inputs.empty()) prepared = lane.engine->prepare(std::move(inputs));
+  lane.open->step = std::move(prepared.step);
   for (auto& failed : prepared.failed) {
-    Live& live = take_off(lane.rows[failed.tag]);
+    Row& row = rows[failed.tag];
+    if (row.standing == Standing::ahead) {  // perhaps it never comes to that
+      put_back(lane, row);
+      continue;
+    }
+    Live& live = take_off(row);
     fail(live, std::move(*failed.error));
     release_in_flight(live);
   }
-  for (auto it = prepared.waiting.rbegin(); it != prepared.waiting.rend(); ++it) {
-    Row& row = lane.rows[it->tag];
-    Live& live = take_off(row);
-    lane.queue.push_front(row.pending);
-    release_in_flight(live);
-  }
-  lane.blocked = !lane.step && !lane.queue.empty();
-  return lane.step != nullptr;
+  for (auto it = prepared.waiting.rbegin(); it != prepared.waiting.rend(); ++it) put_back(lane, rows[it->tag]);
+  for (Row& row : rows)
+    if (row.in_flight && row.standing == Standing::ahead) find(row.pending.request)->ahead.push_back(&row);
+  lane.blocked = !lane.open->step && !lane.queue.empty();
+  if (lane.open->step) return true;
+  lane.open.reset();
+  return false;
 }
 
-void Worker::end_step(Lane& lane) {
-  auto results = lane.engine->finish(std::move(lane.step));
-  for (auto& result : results) {
-    Row& row = lane.rows[result.tag];
-    Live& live = take_off(row);
-    guarded(live, [&] {
-      if (live.over()) return;
-      if (result.error) return fail(live, std::move(*result.error));
-      complete(live, row.pending.partition, row.pending.node, std::move(result.outputs), result.stopped_loops);
-    });
-    release_in_flight(live);
+void Worker::end_oldest_step() {
+  Batch batch = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  Lane& lane = *batch.lane;
+  --lane.num_launched;
+  if (max_in_flight_ > 1) withdraw_promises(batch);
+  try {
+    for (std::uint32_t tag = 0; tag < batch.rows.size(); ++tag) {
+      Row& row = batch.rows[tag];
+      Live* const live = row.in_flight ? find(row.pending.request) : nullptr;
+      if (!live) continue;
+      if (row.standing == Standing::ahead) give_up(*live, row);
+      if (row.standing == Standing::unwanted || live->over()) lane.engine->drop(*batch.step, tag);
+    }
+    auto results = lane.engine->finish(std::move(batch.step));
+    for (auto& result : results) end_row(batch.rows[result.tag], result);
+  } catch (const std::exception& error) {
+    log_error("worker {}: the end of a step of '{}': {}", options_.id.value, lane.engine->spec().name, error.what());
+    abandon(batch, internal_error(std::string("a step failed: ") + error.what()));
   }
-  lane.rows.clear();
   unblock_lanes();
   stats_stale_ = true;
 }
 
-void Worker::abandon_step(Lane& lane, const Error& error) {
-  lane.step.reset();  // what its rows hold of the resources goes with their requests
-  for (Row& row : lane.rows) {
+void Worker::end_row(Row& row, engine::RowResult& result) {
+  Live& live = take_off(row);
+  guarded(live, [&] {
+    if (live.over() || row.standing != Standing::certain) return;
+    if (result.error) return fail(live, std::move(*result.error));
+    complete(live, row.pending.partition, row.pending.node, std::move(result.outputs), result.stopped_loops);
+  });
+  release_in_flight(live);
+}
+
+// Ends the requests of all rows that are still in flight: what cannot be attributed is everyone's.
+void Worker::abandon(Batch& batch, const Error& error) {
+  if (batch.step) batch.lane->engine->wait(*batch.step);  // the device may still read what it holds
+  batch.step.reset();  // what its rows hold of the resources goes with their requests
+  for (Row& row : batch.rows) {
     if (!row.in_flight) continue;
     Live& live = take_off(row);
     fail(live, error);
     release_in_flight(live);
   }
-  lane.rows.clear();
   unblock_lanes();
 }
 

@@ -164,6 +164,7 @@ class CudaDevice final : public Device {
     check_cuda(cudaStreamSynchronize(native(stream)), "cudaStreamSynchronize");
   }
 
+  bool is_asynchronous() const override { return true; }
   bool supports_capture() const override { return true; }
   Status begin_capture(Stream stream) override {
     make_current();

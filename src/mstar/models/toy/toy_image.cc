@@ -146,7 +146,7 @@ class Painter final : public engine::ComponentBody {
     if (!words.empty()) MSTAR_TRY(embedding(ops, {.ids = ids, .table = table_.view(), .out = words}));
     if (!patches.empty()) MSTAR_TRY(in_.run(ops, latents, patches));
     auto& moods = static_cast<resource::StateSlots&>(step.resource(refs_.mood));
-    const auto slots = moods.slot_index_on_host(step.plan_slot());
+    const auto slots = moods.write_index_on_host(step.plan_slot());
     for (int r = 0; r < step.num_rows(); ++r) {
       const std::int64_t at = step.token_offsets()[static_cast<std::size_t>(r)];
       float* const mood = moods.tensor(0).at(slots[static_cast<std::size_t>(r)]).data<float>();
