@@ -132,6 +132,9 @@ void read_top(YamlMap& top, YamlFaults& faults, Settings& out) {
   top.integer("threads", 0, 1024, runtime.num_threads);
   top.size_bytes("memory", runtime.memory_bytes);
   if (top.choice("isolation", {"thread", "process"}, isolation)) runtime.isolation = static_cast<Isolation>(isolation);
+  double hang_timeout_s = std::chrono::duration<double>(runtime.hang_timeout).count();
+  if (top.number("hang_timeout_s", 0, 86400, hang_timeout_s))
+    runtime.hang_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(hang_timeout_s * 1000.0));
   if (const YamlNode* node = top.find("limits")) read_limits(*node, faults, runtime);
   if (const YamlNode* node = top.find("server")) read_server(*node, faults, out.server);
   const YamlNode* const warmup = top.find("warmup_requests");

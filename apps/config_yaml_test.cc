@@ -35,6 +35,7 @@ routing: random
 threads: 3
 memory: 2GiB
 isolation: thread
+hang_timeout_s: 2.5
 limits: {step_rows: 8, step_tokens: 64}
 server:
   host: "::1"
@@ -68,6 +69,7 @@ warmup_requests:
   EXPECT_EQ(runtime.routing, conductor::Routing::random);
   EXPECT_EQ(runtime.num_threads, 3);
   EXPECT_EQ(runtime.memory_bytes, std::size_t{2} << 30);
+  EXPECT_EQ(runtime.hang_timeout, std::chrono::milliseconds(2500));
   EXPECT_EQ(runtime.max_step_rows, 8);
   EXPECT_EQ(parsed->server.host, "::1");
   EXPECT_EQ(parsed->server.port, 0);

@@ -77,6 +77,13 @@ int Runtime::num_ranks() const {
   return out;
 }
 
+int Runtime::num_replicas() const {
+  std::size_t out = 1;
+  for (const Served& served : models_)
+    for (const NodeGroup& group : served.opened.groups) out = std::max(out, group.ranks.size());
+  return static_cast<int>(out);
+}
+
 // Adds the model to the workers that run a part of it.
 conductor::ServedDeployment Runtime::deploy(const Served& served, std::vector<worker::WorkerOptions>& workers) const {
   const OpenedModel& opened = served.opened;
@@ -159,8 +166,22 @@ wire::WorkerSetup Runtime::setup_of(const worker::WorkerOptions& worker, std::si
   return out;
 }
 
+// Pairs of device workers that one request may use both of, the smaller id first.
+std::set<std::pair<WorkerId, WorkerId>> Runtime::links() const {
+  std::set<std::pair<WorkerId, WorkerId>> out;
+  for (const Served& served : models_)
+    for (const NodeGroup& a : served.opened.groups)
+      for (const NodeGroup& b : served.opened.groups)
+        for (const int from : a.ranks)
+          for (const int to : b.ranks)
+            if (&a != &b && from < to)
+              out.emplace(static_cast<std::uint32_t>(from) + 1, static_cast<std::uint32_t>(to) + 1);
+  return out;
+}
+
 Status Runtime::start_in_processes(std::vector<worker::WorkerOptions> workers) {
-  WorkerProcessOptions options{.program = config_.worker_program};
+  WorkerProcessOptions options{
+      .program = config_.worker_program, .links = links(), .hang_timeout = config_.hang_timeout};
   for (std::size_t w = 1; w < workers.size(); ++w) options.setups.push_back(setup_of(workers[w], workers.size() - 1));
   options.to_conductor = [this](wire::ToConductor message) { mesh_->to_conductor(std::move(message)); };
   options.to_worker = [this](WorkerId worker, wire::ToWorker message) { mesh_->to_worker(worker, std::move(message)); };

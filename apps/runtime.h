@@ -1,9 +1,11 @@
 // One process's deployment: models, devices, workers and conductor joined by an in-process mesh.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,8 @@ struct RuntimeConfig {
   int max_step_tokens = 512;
   conductor::Routing routing = conductor::Routing::least_loaded;
   Isolation isolation = Isolation::thread;
+  std::chrono::milliseconds hang_timeout{
+      60000};  // `isolation: process`: a worker that stands still is killed; 0: never
   std::string worker_program = "/proc/self/exe";  // the mstar binary, for `isolation: process`
 };
 
@@ -77,6 +81,8 @@ class Runtime {
   conductor::Conductor& frontend() { return *conductor_; }
   // As the memory plan left it.
   int max_concurrent_requests() const { return config_.max_concurrent_requests; }
+  // Of the most replicated part of any model.
+  int num_replicas() const;
   // What each rank holds: planned, with the step arenas that the built components need.
   const MemoryPlan& memory() const { return memory_; }
   std::string device_description() const { return device_->description(); }
@@ -96,6 +102,7 @@ class Runtime {
   Status start_in_threads(std::vector<worker::WorkerOptions> workers);
   Status start_in_processes(std::vector<worker::WorkerOptions> workers);
   wire::WorkerSetup setup_of(const worker::WorkerOptions& worker, std::size_t num_processes) const;
+  std::set<std::pair<WorkerId, WorkerId>> links() const;
   void add_local(worker::WorkerOptions options);
   void stop_workers();
   std::size_t num_workers() const { return static_cast<std::size_t>(num_ranks()) + 1; }

@@ -1,5 +1,7 @@
 #include "warmup.h"
 
+#include <algorithm>
+
 #include "media_file.h"
 #include "waiting_sink.h"
 
@@ -39,13 +41,14 @@ Status run_copies(Frontend& frontend, const decl::ApiRequest& request, int num_c
 
 }  // namespace
 
-Status run_warmup(Frontend& frontend, const std::vector<WarmupRequest>& requests) {
+Status run_warmup(Frontend& frontend, const std::vector<WarmupRequest>& requests, int num_replicas) {
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const std::string where = "warmup request " + std::to_string(i + 1);
     auto request = to_request(frontend, requests[i]);
     if (!request) return std::move(request.error()).in(where);
     Status ran = run_copies(frontend, *request, 1);
-    if (ran.ok() && requests[i].concurrency > 1) ran = run_copies(frontend, *request, requests[i].concurrency);
+    const int num_copies = std::max(requests[i].concurrency, num_replicas);
+    if (ran.ok() && num_copies > 1) ran = run_copies(frontend, *request, num_copies);
     if (!ran) return std::move(ran.error()).in(where);
   }
   return ok_status();

@@ -3,8 +3,10 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -20,11 +22,17 @@
 namespace mstar::apps {
 namespace {
 
-// Everything goes through the process that started this one.
+constexpr WorkerId kHostWorker{0};  // in the process that started this one
+
+// Speaks with the process that started this one, and with each worker that it shares requests with over a socket of
+// their own: tensors take no detour.
 class WorkerProcess final : public wire::Mesh {
  public:
   explicit WorkerProcess(int fd)
-      : channel_(fd, {[this](std::span<const std::byte> bytes) { return on_frame(bytes); }, [] { std::_Exit(0); }}) {}
+      : channel_(fd, {[this](std::span<const std::byte> bytes, wire::Descriptor along) {
+                        return on_frame(bytes, std::move(along));
+                      },
+                      [this] { std::_Exit(exit_status_); }}) {}
 
   int run() {
     auto setup = setups_.pop();
@@ -37,6 +45,7 @@ class WorkerProcess final : public wire::Mesh {
       built = internal_error(error.what());
     }
     while (built) setups_.pop();  // until the channel closes, and the process with it
+    exit_status_ = 1;
     to_conductor(wire::WorkerFailed{id, std::move(built.error())});
     channel_.flush_and_close(std::chrono::seconds(5));
     return 1;
@@ -44,11 +53,13 @@ class WorkerProcess final : public wire::Mesh {
 
   bool to_worker(WorkerId worker, wire::ToWorker message) override {
     const RequestId request = wire::request_of(message);
-    return send(wire::PeerMessage{worker, std::move(message)}, request);
+    const auto peer = find_peer(worker);
+    if (peer) return send(*peer, std::move(message), request);
+    return worker == kHostWorker && send(channel_, wire::PeerMessage{worker, std::move(message)}, request);
   }
   void to_conductor(wire::ToConductor message) override {
     const RequestId request = wire::request_of(message);
-    send(std::move(message), request);
+    send(channel_, std::move(message), request);
   }
 
  private:
@@ -57,35 +68,75 @@ class WorkerProcess final : public wire::Mesh {
     std::unique_ptr<const graph::CompiledModel> compiled;
   };
 
-  bool send(wire::Frame frame, RequestId request) {
+  // A value that cannot be sent fails its request.
+  bool send(wire::Channel& to, wire::Frame frame, RequestId request) {
     auto bytes = wire::encode(frame);
     if (bytes && bytes->size() > wire::kMaxFrameBytes) bytes = exhausted("a value is too large for another process");
-    if (!bytes)
-      bytes = wire::encode(wire::Frame(wire::ToConductor(wire::RequestFailed{request, std::move(bytes.error())})));
+    if (bytes) return to.send(std::move(*bytes));
+    bytes = wire::encode(wire::Frame(wire::ToConductor(wire::RequestFailed{request, std::move(bytes.error())})));
     return bytes && channel_.send(std::move(*bytes));
   }
 
-  bool on_frame(std::span<const std::byte> bytes) {
+  // From the process that started this one.
+  bool on_frame(std::span<const std::byte> bytes, wire::Descriptor along) {
     auto frame = wire::decode(bytes);
     if (!frame) {
-      log_error("worker process: {}", frame.error().message);
+      log_error("the server's message: {}", frame.error().message);
       return false;
     }
     if (auto* setup = std::get_if<wire::WorkerSetup>(&*frame)) return setups_.push(std::move(*setup));
+    if (std::holds_alternative<wire::Ping>(*frame)) return send(channel_, wire::Pong{num_turns()}, RequestId());
+    if (const auto* peer = std::get_if<wire::PeerSocket>(&*frame)) return add_peer(peer->worker, std::move(along));
     auto* message = std::get_if<wire::ToWorker>(&*frame);
-    if (!message) return false;
+    return message && deliver(std::move(*message));
+  }
+
+  // From another worker. Nonsense ends this process: a request that waits for it must not wait for ever.
+  bool on_peer_frame(std::span<const std::byte> bytes) {
+    auto frame = wire::decode(bytes);
+    auto* message = frame ? std::get_if<wire::ToWorker>(&*frame) : nullptr;
+    if (message) return deliver(std::move(*message));
+    log_error("another worker's message: {}", frame ? "of a wrong kind" : frame.error().message);
+    std::_Exit(1);
+  }
+
+  bool deliver(wire::ToWorker message) {
     std::lock_guard lock(mutex_);
-    if (worker_) return worker_->send(std::move(*message));
-    early_.push_back(std::move(*message));
+    if (worker_) return worker_->send(std::move(message));
+    early_.push_back(std::move(message));
     return true;
+  }
+
+  std::uint64_t num_turns() {
+    std::lock_guard lock(mutex_);
+    return worker_ ? worker_->num_turns() : 0;
+  }
+
+  // A worker that was started again comes with a new socket.
+  bool add_peer(WorkerId worker, wire::Descriptor socket) {
+    if (socket.get() < 0) return false;
+    auto made = std::make_shared<wire::Channel>(
+        socket.release(),
+        wire::Channel::Callbacks{
+            [this](std::span<const std::byte> bytes, const wire::Descriptor&) { return on_peer_frame(bytes); }, {}});
+    std::lock_guard lock(peers_mutex_);
+    std::swap(peers_[worker], made);  // the old one ends after the lock
+    return true;
+  }
+
+  std::shared_ptr<wire::Channel> find_peer(WorkerId worker) {
+    std::lock_guard lock(peers_mutex_);
+    const auto found = peers_.find(worker);
+    return found == peers_.end() ? nullptr : found->second;
   }
 
   Status build(wire::WorkerSetup setup) {
     (void)set_log_level(setup.log_level);
+    set_log_origin("worker " + std::to_string(setup.worker.value));
     device_ = make_cpu_device();
     pool_ = std::make_unique<ThreadPool>(setup.num_threads);
     worker::WorkerOptions options{.id = setup.worker, .device = device_.get(), .pool = pool_.get()};
-    options.on_stats = [this](const wire::WorkerStats& stats) { send(stats, RequestId()); };
+    options.on_stats = [this](const wire::WorkerStats& stats) { send(channel_, stats, RequestId()); };
     for (wire::WorkerSetup::Model& each : setup.models) {
       MSTAR_TRY_ASSIGN(OpenedModel opened,
                        open_model({.model = each.model, .name = each.name, .options = each.options}));
@@ -110,6 +161,7 @@ class WorkerProcess final : public wire::Mesh {
     return ok_status();
   }
 
+  std::atomic<int> exit_status_{0};  // once the channel has closed
   std::vector<Model> models_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<ThreadPool> pool_;
@@ -117,13 +169,17 @@ class WorkerProcess final : public wire::Mesh {
   std::mutex mutex_;  // guards the next two
   std::vector<wire::ToWorker> early_;
   std::unique_ptr<worker::Worker> worker_;
+  std::mutex peers_mutex_;  // guards the next one
+  // Owners of a channel: this and whoever sends over it.
+  std::map<WorkerId, std::shared_ptr<wire::Channel>> peers_;
   wire::Channel channel_;  // last: its reader uses all of the above
 };
 
 }  // namespace
 
 int run_worker(int fd) {
-  // Ctrl-C and SIGTERM are for the process that started this one: it finishes its requests first.
+  // Ctrl-C and SIGTERM are for the process that started this one: it finishes its requests first. They were blocked up
+  // to here.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   return WorkerProcess(fd).run();

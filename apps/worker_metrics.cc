@@ -38,8 +38,17 @@ std::string Runtime::worker_metrics() const {
   Metric rows("mstar_step_rows_total", "counter", "Rows in these steps.");
   Metric replays("mstar_graph_replays_total", "counter", "Steps that were one launch of a captured graph.");
   Metric allocations("mstar_step_allocations_total", "counter", "Fresh device buffers that steps took.");
+  Metric weights("mstar_weight_bytes", "gauge", "Of weights in device memory.");
+  Metric handed_over("mstar_handed_over_total", "counter", "Device buffers that went straight to other workers.");
+  Metric handed_over_bytes("mstar_handed_over_bytes_total", "counter", "Bytes of these.");
+  Metric restarts("mstar_worker_restarts_total", "counter", "Times that a worker's process was started again.");
   for (std::size_t w = 0; w < num_workers(); ++w) {
     const wire::WorkerStats stats = worker_stats(w);
+    const std::string worker = fmt::format("worker=\"{}\"", w);
+    weights.add(worker, static_cast<std::int64_t>(stats.weight_bytes));
+    handed_over.add(worker, static_cast<std::int64_t>(stats.num_handed_over));
+    handed_over_bytes.add(worker, static_cast<std::int64_t>(stats.handed_over_bytes));
+    if (processes_ && w > 0) restarts.add(worker, processes_->num_restarts(WorkerId(static_cast<std::uint32_t>(w))));
     for (const auto& usage : stats.pools) {
       const std::string labels =
           fmt::format("worker=\"{}\",model=\"{}\",resource=\"{}\"", w, label_value(usage.model), usage.name);
@@ -55,7 +64,8 @@ std::string Runtime::worker_metrics() const {
       allocations.add(labels, counters.num_allocations);
     }
   }
-  return used.text + total.text + steps.text + rows.text + replays.text + allocations.text;
+  return used.text + total.text + steps.text + rows.text + replays.text + allocations.text + weights.text +
+         handed_over.text + handed_over_bytes.text + restarts.text;
 }
 
 }  // namespace mstar::apps

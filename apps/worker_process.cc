@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kChildSocket = 3;
 constexpr std::chrono::milliseconds kGrace{2000};  // for a process to end by itself once its socket is closed
+constexpr int kLooks = 4;                          // in a row without a turn are a hang
 constexpr std::chrono::minutes kSteady{1};         // a life of this length ends a row of deaths
 
 std::string describe(int status) {
@@ -27,19 +28,26 @@ std::string describe(int status) {
   return "its process ended with status " + std::to_string(WEXITSTATUS(status));
 }
 
-// The status of a child that ends by itself within the grace, else of one that is killed.
-int reap(pid_t pid, std::chrono::milliseconds grace) {
+// Its status, once it has ended within the time.
+std::optional<int> wait_for_end(pid_t pid, std::chrono::milliseconds time) {
   int status = 0;
-  const auto deadline = std::chrono::steady_clock::now() + grace;
-  while (std::chrono::steady_clock::now() < deadline) {
+  const auto deadline = std::chrono::steady_clock::now() + time;
+  for (;;) {
     const pid_t got = ::waitpid(pid, &status, WNOHANG);
     if (got == pid || (got < 0 && errno == ECHILD)) return status;
+    if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  ::kill(pid, SIGKILL);
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+}
+
+// How a child ended: by itself within the grace, else it is killed. A driver may hold it even then.
+std::string reap(pid_t pid) {
+  auto status = wait_for_end(pid, kGrace);
+  if (!status) {
+    ::kill(pid, SIGKILL);
+    status = wait_for_end(pid, kGrace);
   }
-  return status;
+  return status ? describe(*status) : "its process does not end, not even when it is killed";
 }
 
 // Starts `program worker --fd 3` with `socket` as its descriptor 3 and no other descriptor but the standard ones.
@@ -50,9 +58,11 @@ Result<pid_t> spawn_worker(const std::string& program, int socket) {
   posix_spawnattr_init(&attributes);
   posix_spawn_file_actions_adddup2(&actions, socket, kChildSocket);
   posix_spawn_file_actions_addclosefrom_np(&actions, kChildSocket + 1);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);
+  // Blocked until it ignores them: a Ctrl-C for the process group must not end it first.
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&blocked, signal);
+  posix_spawnattr_setsigmask(&attributes, &blocked);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   std::array<std::string, 4> words = {"mstar", "worker", "--fd", std::to_string(kChildSocket)};
   std::array<char*, 5> arguments = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
@@ -114,6 +124,13 @@ wire::WorkerStats WorkerProcesses::stats(WorkerId worker) const {
   return child->stats;
 }
 
+std::int64_t WorkerProcesses::num_restarts(WorkerId worker) const {
+  const Child* child = find(worker);
+  if (!child) return 0;
+  std::lock_guard lock(child->mutex);
+  return child->num_restarts;
+}
+
 std::optional<pid_t> WorkerProcesses::pid(WorkerId worker) const {
   const Child* child = find(worker);
   if (!child) return std::nullopt;
@@ -124,7 +141,8 @@ std::optional<pid_t> WorkerProcesses::pid(WorkerId worker) const {
 bool WorkerProcesses::on_frame(Child& child, std::span<const std::byte> bytes) {
   auto frame = wire::decode(bytes);
   if (!frame) {
-    log_error("worker {}: {}", child.setup.worker.value, frame.error().message);
+    std::lock_guard lock(child.mutex);
+    child.fault = frame.error().message;
     return false;
   }
   if (auto* peer = std::get_if<wire::PeerMessage>(&*frame)) {
@@ -136,55 +154,92 @@ bool WorkerProcesses::on_frame(Child& child, std::span<const std::byte> bytes) {
     child.stats = std::move(*stats);
     return true;
   }
+  if (const auto* pong = std::get_if<wire::Pong>(&*frame)) {
+    std::lock_guard lock(child.mutex);
+    if (std::exchange(child.num_turns, pong->num_turns) != pong->num_turns) child.num_silent = 0;
+    return true;
+  }
   auto* message = std::get_if<wire::ToConductor>(&*frame);
-  if (!message) return false;
+  if (!message) {
+    std::lock_guard lock(child.mutex);
+    child.fault = "a frame of a wrong kind";
+    return false;
+  }
   {
     std::lock_guard lock(child.mutex);
-    child.was_ready |= std::holds_alternative<wire::WorkerReady>(*message);
+    child.is_ready |= std::holds_alternative<wire::WorkerReady>(*message);
+    child.was_ready |= child.is_ready;
     child.reported_failure |= std::holds_alternative<wire::WorkerFailed>(*message);
   }
   options_.to_conductor(std::move(*message));
   return true;
 }
 
-Status WorkerProcesses::spawn(std::size_t index) {
-  Child& child = *children_[index];
+Status WorkerProcesses::spawn(Child& child) {
   child.started_at = Clock::now();
   child.restart_at.reset();
+  child.killed_for.clear();
+  MSTAR_TRY_ASSIGN(auto setup, wire::encode(wire::Frame(child.setup)));
   MSTAR_TRY_ASSIGN(const auto sockets, wire::make_socket_pair());
-  auto pid = spawn_worker(options_.program, sockets[1]);
-  ::close(sockets[1]);
-  if (!pid) {
-    ::close(sockets[0]);
-    return std::move(pid.error());
-  }
+  wire::Descriptor ours(sockets[0]);
+  const wire::Descriptor theirs(sockets[1]);
+  MSTAR_TRY_ASSIGN(const pid_t pid, spawn_worker(options_.program, theirs.get()));
   std::lock_guard lock(child.mutex);
-  child.pid = *pid;
-  child.reported_failure = false;
+  child.pid = pid;
+  child.is_ready = child.reported_failure = false;
+  child.num_turns = 0;
+  child.num_silent = 0;
   child.channel = std::make_unique<wire::Channel>(
-      sockets[0],
-      wire::Channel::Callbacks{[this, &child](std::span<const std::byte> bytes) { return on_frame(child, bytes); },
-                               [this, index] { events_.push(Closed{index}); }});
-  auto setup = wire::encode(wire::Frame(child.setup));
-  if (!setup) return std::move(setup.error());
-  child.channel->send(std::move(*setup));
+      ours.release(),
+      wire::Channel::Callbacks{
+          [this, &child](std::span<const std::byte> bytes, const wire::Descriptor&) { return on_frame(child, bytes); },
+          [this, &child] { events_.push(Closed{&child}); }});
+  child.channel->send(std::move(setup));
+  return ok_status();
+}
+
+// Gives each of the two a socket to the other one.
+Status WorkerProcesses::connect(Child& child, Child& other) {
+  MSTAR_TRY_ASSIGN(const auto sockets, wire::make_socket_pair());
+  std::array<wire::Descriptor, 2> ends = {wire::Descriptor(sockets[0]), wire::Descriptor(sockets[1])};
+  const std::array<Child*, 2> to = {&child, &other};
+  for (std::size_t i = 0; i < 2; ++i) {
+    MSTAR_TRY_ASSIGN(auto frame, wire::encode(wire::Frame(wire::PeerSocket{to[1 - i]->setup.worker})));
+    std::lock_guard lock(to[i]->mutex);
+    if (to[i]->channel) to[i]->channel->send(std::move(frame), std::move(ends[i]));
+  }
+  return ok_status();
+}
+
+// To the processes that run already. It is done before this one can be ready, so before any request uses both.
+Status WorkerProcesses::connect_all(Child& child) {
+  const WorkerId id = child.setup.worker;
+  for (const auto& other : children_) {
+    const WorkerId peer = other->setup.worker;
+    if (peer == id || !pid(peer) || !options_.links.count({std::min(id, peer), std::max(id, peer)})) continue;
+    MSTAR_TRY(connect(child, *other));
+  }
   return ok_status();
 }
 
 void WorkerProcesses::on_closed(Child& child) {
   std::unique_ptr<wire::Channel> channel;
   bool restarts = false, reported = false;
+  std::string fault;
   {
     std::lock_guard lock(child.mutex);
     channel = std::move(child.channel);
     restarts = child.was_ready;
     reported = child.reported_failure;
+    fault = std::exchange(child.fault, {});
     for (auto& pool : child.stats.pools) pool.used = 0;
     child.stats.num_requests = 0;
   }
   if (!channel) return;
   channel.reset();
-  const std::string reason = describe(reap(child.pid, kGrace));
+  std::string reason = reap(child.pid);
+  if (!child.killed_for.empty()) reason = child.killed_for;
+  if (!fault.empty()) reason = "its process sent nonsense: " + fault;
   log_error("worker {}: {}", child.setup.worker.value, reason);
   if (!reported) options_.to_conductor(wire::WorkerFailed{child.setup.worker, unavailable(reason)});
   if (!restarts) return;
@@ -196,19 +251,49 @@ void WorkerProcesses::on_closed(Child& child) {
 }
 
 void WorkerProcesses::restart_due() {
-  for (std::size_t i = 0; i < children_.size(); ++i) {
-    Child& child = *children_[i];
-    if (!child.restart_at || Clock::now() < *child.restart_at) continue;
-    log_info("worker {}: started again", child.setup.worker.value);
-    if (Status spawned = spawn(i); !spawned) {
-      log_error("worker {}: {}", child.setup.worker.value, spawned.error().message);
-      child.restart_at = Clock::now() + options_.longest_delay;
+  for (const auto& child : children_) {
+    if (!child->restart_at || Clock::now() < *child->restart_at) continue;
+    log_info("worker {}: started again", child->setup.worker.value);
+    Status started = spawn(*child);
+    if (started) {
+      std::lock_guard lock(child->mutex);
+      ++child->num_restarts;
+    } else {
+      child->restart_at = Clock::now() + options_.longest_delay;
     }
+    if (started) started = connect_all(*child);
+    if (started) continue;
+    log_error("worker {}: {}", child->setup.worker.value, started.error().message);
+    if (!child->restart_at) kill(*child, started.error().message);
   }
 }
 
-WorkerProcesses::Clock::time_point WorkerProcesses::next_restart() const {
+void WorkerProcesses::kill(Child& child, std::string reason) {
+  child.killed_for = std::move(reason);
+  ::kill(child.pid, SIGKILL);  // not reaped yet, so the id is still its own; what follows is a death like others
+}
+
+// Looks are counted, not time: after this process itself was stopped for a while, nobody is to blame.
+void WorkerProcesses::look_for_hangs() {
+  if (options_.hang_timeout.count() <= 0 || Clock::now() < next_look_) return;
+  next_look_ = Clock::now() + options_.hang_timeout / kLooks;
+  for (const auto& child : children_) {
+    bool hangs = false;
+    {
+      std::lock_guard lock(child->mutex);
+      if (!child->channel || !child->is_ready) continue;
+      hangs = child->num_silent++ >= kLooks;
+      if (auto ping = wire::encode(wire::Frame(wire::Ping{}))) child->channel->send(std::move(*ping));
+    }
+    if (hangs && child->killed_for.empty())
+      kill(*child, fmt::format("its process stood still for {:g} s and was killed",
+                               std::chrono::duration<double>(options_.hang_timeout).count()));
+  }
+}
+
+WorkerProcesses::Clock::time_point WorkerProcesses::next_turn() const {
   auto next = Clock::now() + std::chrono::hours(1);
+  if (options_.hang_timeout.count() > 0) next = next_look_;
   for (const auto& child : children_)
     if (child->restart_at) next = std::min(next, *child->restart_at);
   return next;
@@ -216,15 +301,20 @@ WorkerProcesses::Clock::time_point WorkerProcesses::next_restart() const {
 
 void WorkerProcesses::supervise(std::promise<Status>& started) {
   Status first = ok_status();
-  for (std::size_t i = 0; i < children_.size() && first; ++i) first = spawn(i);
+  for (std::size_t i = 0; i < children_.size() && first; ++i) {
+    first = spawn(*children_[i]);
+    if (first) first = connect_all(*children_[i]);
+  }
   started.set_value(std::move(first));
   for (bool stopping = false; !stopping;) {
-    const auto wait = std::max<Clock::duration>(next_restart() - Clock::now(), Clock::duration(0));
+    const auto wait = std::max<Clock::duration>(next_turn() - Clock::now(), Clock::duration(0));
     for (const Event& event : events_.wait_all(std::chrono::duration_cast<std::chrono::microseconds>(wait))) {
-      if (const auto* closed = std::get_if<Closed>(&event)) on_closed(*children_[closed->child]);
+      if (const auto* closed = std::get_if<Closed>(&event)) on_closed(*closed->child);
       stopping |= std::holds_alternative<Stop>(event);
     }
-    if (!stopping) restart_due();
+    if (stopping) break;
+    restart_due();
+    look_for_hangs();
   }
   end_all();
 }
@@ -239,7 +329,7 @@ void WorkerProcesses::end_all() {
     }
     if (channel) pids.push_back(child->pid);
   }  // a closed socket is the word to end
-  for (const pid_t pid : pids) reap(pid, kGrace);
+  for (const pid_t pid : pids) reap(pid);
 }
 
 }  // namespace mstar::apps

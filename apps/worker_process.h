@@ -10,8 +10,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "mstar/base/queue.h"
@@ -23,16 +25,21 @@ namespace mstar::apps {
 struct WorkerProcessOptions {
   std::string program = "/proc/self/exe";  // run as `mstar worker --fd 3`
   std::vector<wire::WorkerSetup> setups;   // one process each
+  // Workers of these that one request may use both of: they get a socket to each other.
+  std::set<std::pair<WorkerId, WorkerId>> links;
   // From the processes' readers; must not block.
   std::function<void(wire::ToConductor)> to_conductor;
   std::function<void(WorkerId, wire::ToWorker)> to_worker;
   // Before a process that died is started again; doubled as long as it dies within a minute.
   std::chrono::milliseconds first_delay{100};
   std::chrono::milliseconds longest_delay{30000};
+  // A ready process whose loop stands still for this long is killed and started again; 0: never.
+  std::chrono::milliseconds hang_timeout{60000};
 };
 
-// Thread: any. A process that dies is reported as WorkerFailed{unavailable} after its last message; one that was never
-// ready is not started again. None of them outlives this object, nor this process: they end when their socket does.
+// Thread: any. A process that dies, or hangs and is killed, is reported as WorkerFailed{unavailable} after its last
+// message; one that was never ready is not started again. None of them outlives this object, nor this process: they end
+// when their socket does.
 class WorkerProcesses {
  public:
   explicit WorkerProcesses(WorkerProcessOptions options);
@@ -47,24 +54,31 @@ class WorkerProcesses {
   // As last reported; gauges are 0 while there is no process.
   wire::WorkerStats stats(WorkerId worker) const;
   std::optional<pid_t> pid(WorkerId worker) const;
+  std::int64_t num_restarts(WorkerId worker) const;
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Child {
     wire::WorkerSetup setup;
-    mutable std::mutex mutex;                // guards the next five
+    mutable std::mutex mutex;                // guards the next nine
     std::unique_ptr<wire::Channel> channel;  // null: no process
     pid_t pid = -1;
     wire::WorkerStats stats;
     bool was_ready = false;         // in any of its lives
+    bool is_ready = false;          // in this life
     bool reported_failure = false;  // in this life
+    std::string fault;              // what was wrong with a frame of its
+    std::int64_t num_restarts = 0;
+    std::uint64_t num_turns = 0;  // of the worker's loop, as last told
+    int num_silent = 0;           // looks in a row that found it unchanged
     // Of the supervisor's thread:
     Clock::time_point started_at;
     std::optional<Clock::time_point> restart_at;
-    int num_deaths = 0;  // in a row
+    int num_deaths = 0;      // in a row
+    std::string killed_for;  // why this process was killed from here
   };
   struct Closed {
-    std::size_t child = 0;
+    Child* child = nullptr;
   };
   struct Stop {};
   using Event = std::variant<Closed, Stop>;
@@ -72,14 +86,19 @@ class WorkerProcesses {
   Child* find(WorkerId worker) const;
   bool on_frame(Child& child, std::span<const std::byte> bytes);
   void supervise(std::promise<Status>& started);
-  Status spawn(std::size_t index);
+  Status spawn(Child& child);
+  Status connect(Child& child, Child& other);
+  Status connect_all(Child& child);
   void on_closed(Child& child);
   void restart_due();
-  Clock::time_point next_restart() const;
+  void look_for_hangs();
+  void kill(Child& child, std::string reason);
+  Clock::time_point next_turn() const;
   void end_all();
 
   WorkerProcessOptions options_;
   std::vector<std::unique_ptr<Child>> children_;
+  Clock::time_point next_look_;  // of the supervisor's thread
   Queue<Event> events_;
   std::thread supervisor_;
 };

@@ -1,168 +1,129 @@
-// Real models with each device worker in a process of its own: the same answers, and what a death costs.
+// Real models on workers in threads and in processes: the same answers, by whatever way the tensors go.
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <cmath>
-#include <filesystem>
-#include <fstream>
-
-#include "runtime.h"
-#include "waiting_sink.h"
-#include "weight_cache.h"
+#include "isolation_support.h"
+#include "warmup.h"
 
 namespace mstar::apps {
 namespace {
 
-using namespace std::chrono_literals;
-namespace fs = std::filesystem;
+const std::string kSpeech = "/usr/share/pocketsphinx/test/data/librivox/sense_and_sensibility_01_austen_64kb-0870.wav";
 
-const std::string kSeeded = std::string(MSTAR_SOURCE_DIR) + "/tests/golden/whisper_tiny_seeded/hf";
+constexpr std::int64_t kSeededStatesBytes = 50 * 64 * 4;  // positions x dim of f32, of one window of a second
 
-// `seconds` of a tone that glides, as a 16 kHz WAV file.
-std::shared_ptr<const std::string> tone(int seconds) {
-  const std::uint32_t num_bytes = static_cast<std::uint32_t>(seconds) * 16000 * 2;
-  std::string out;
-  const auto put = [&](auto value) { out.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
-  out += "RIFF";
-  put(num_bytes + 36);
-  out += "WAVEfmt ";
-  put(std::uint32_t{16});
-  put(std::uint16_t{1});
-  put(std::uint16_t{1});
-  put(std::uint32_t{16000});
-  put(std::uint32_t{32000});
-  put(std::uint16_t{2});
-  put(std::uint16_t{16});
-  out += "data";
-  put(num_bytes);
-  for (int i = 0; i < seconds * 16000; ++i) {
-    const double t = i / 16000.0;
-    put(static_cast<std::int16_t>(8000 * std::sin(t * (900 + 300 * std::sin(t)))));
-  }
-  return std::make_shared<const std::string>(std::move(out));
+std::shared_ptr<const std::string> speech() {
+  std::ifstream file(kSpeech, std::ios::binary);
+  return std::make_shared<const std::string>(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
 }
 
-RuntimeConfig config_of(Isolation isolation, std::vector<ModelConfig> models) {
-  RuntimeConfig config;
-  config.models = std::move(models);
-  config.num_threads = 2;
-  config.max_concurrent_requests = 4;
-  config.isolation = isolation;
-  config.worker_program = MSTAR_BINARY;
-  return config;
-}
-
-ModelConfig model_of(const std::string& path, const std::string& name, int rank = 0) {
-  ModelConfig out{.model = path, .name = name};
-  out.node_groups = {{.components = {"encoder", "cross", "decoder"}, .ranks = {rank}}};
+// Features and encoder on rank 0, what keeps a request's caches on rank 1.
+ModelConfig split_model(const std::string& path) {
+  ModelConfig out{.model = path, .name = "m"};
+  out.node_groups = {{.components = {"features", "encoder"}, .ranks = {0}},
+                     {.components = {"cross", "decoder"}, .ranks = {1}}};
   return out;
 }
 
-struct Call {
-  std::shared_ptr<std::string> text = std::make_shared<std::string>();
-  std::shared_ptr<std::atomic<int>> num_chunks = std::make_shared<std::atomic<int>>(0);
-  std::shared_ptr<WaitingSink> sink;
-  RequestId id;
-};
-
-Call call(Runtime& runtime, const std::string& model, std::shared_ptr<const std::string> audio) {
-  Call out;
-  out.sink = std::make_shared<WaitingSink>([text = out.text, count = out.num_chunks](const decl::Chunk& chunk) {
-    *text += chunk.value.text();
-    *text += '\n';
-    ++*count;
-  });
-  decl::ApiRequest request{.route = decl::Route::audio_transcriptions, .model = model};
-  request.media.push_back({.field = "file", .file_name = "tone.wav", .bytes = std::move(audio)});
-  auto id = runtime.frontend().submit(std::move(request), out.sink);
-  EXPECT_TRUE(id) << id.error().message;
-  if (id) out.id = *id;
-  return out;
+std::unique_ptr<Runtime> build(Isolation isolation, ModelConfig model) {
+  auto runtime = Runtime::build(config_of(isolation, {std::move(model)}));
+  EXPECT_TRUE(runtime) << runtime.error().message;
+  return runtime ? std::move(*runtime) : nullptr;
 }
 
-std::string answer(Runtime& runtime, const std::string& model, std::shared_ptr<const std::string> audio) {
-  const Call made = call(runtime, model, std::move(audio));
-  const auto finished = made.sink->wait();
-  if (!finished) return "failed: " + finished.error().message;
-  return *made.text + std::to_string(finished->usage.completion_tokens);
-}
-
-template <class Condition>
-bool comes_true(Condition condition, std::chrono::seconds limit = 60s) {
-  const auto end = std::chrono::steady_clock::now() + limit;
-  while (std::chrono::steady_clock::now() < end) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(5ms);
-  }
-  return false;
-}
-
-bool is_gone(pid_t pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
-
+// One worker and two, in threads and in processes: text, times and number of tokens are the same bytes each time.
 void expect_same_answers(const std::string& path, std::shared_ptr<const std::string> audio) {
-  std::vector<std::string> answers;
-  for (const Isolation isolation : {Isolation::thread, Isolation::process}) {
-    auto runtime = Runtime::build(config_of(isolation, {model_of(path, "m")}));
-    ASSERT_TRUE(runtime) << runtime.error().message;
-    EXPECT_EQ((*runtime)->worker_pid(0).has_value(), isolation == Isolation::process);
-    answers.push_back(answer(**runtime, "m", audio));
-    EXPECT_EQ(answer(**runtime, "m", audio), answers.back());
-  }
-  EXPECT_FALSE(answers[0].empty());
-  EXPECT_EQ(answers[0].find("failed"), std::string::npos) << answers[0];
-  EXPECT_EQ(answers[0], answers[1]);
+  std::string first;
+  for (const Isolation isolation : {Isolation::thread, Isolation::process})
+    for (const bool split : {false, true}) {
+      const auto runtime = build(isolation, split ? split_model(path) : model_of(path, "m"));
+      ASSERT_TRUE(runtime);
+      for (int rank = 0; rank <= int{split}; ++rank)
+        EXPECT_EQ(runtime->worker_pid(rank).has_value(), isolation == Isolation::process);
+      const std::string got = answer(*runtime, "m", audio);
+      if (first.empty()) first = got;
+      EXPECT_EQ(got, first);
+      EXPECT_EQ(answer(*runtime, "m", audio), first);
+    }
+  EXPECT_EQ(first.find("failed"), std::string::npos) << first;
+  EXPECT_NE(first.find("tokens"), std::string::npos) << first;
 }
 
 TEST(Isolation, ThreadsAndProcessesAnswerWithTheSameBytes) { expect_same_answers(kSeeded, tone(5)); }
 
 TEST(Isolation, RealWeightsAnswerWithTheSameBytes) {
   const std::string path = find_model("whisper-tiny.en");
-  const fs::path speech = "/usr/share/pocketsphinx/test/data/librivox/sense_and_sensibility_01_austen_64kb-0870.wav";
-  if (!fs::exists(path) || !fs::exists(speech)) GTEST_SKIP() << "no weights or no speech here";
-  std::ifstream file(speech, std::ios::binary);
-  expect_same_answers(path, std::make_shared<const std::string>(std::istreambuf_iterator<char>(file),
-                                                                std::istreambuf_iterator<char>()));
+  if (!fs::exists(path) || !fs::exists(kSpeech)) GTEST_SKIP() << "no weights or no speech here";
+  expect_same_answers(path, speech());
 }
 
-TEST(Isolation, EncoderAndDecoderInTwoProcesses) {
-  ModelConfig split{.model = kSeeded, .name = "m"};
-  split.node_groups = {{.components = {"encoder"}, .ranks = {0}}, {.components = {"cross", "decoder"}, .ranks = {1}}};
-  auto threads = Runtime::build(config_of(Isolation::thread, {model_of(kSeeded, "m")}));
-  auto processes = Runtime::build(config_of(Isolation::process, {split}));
-  ASSERT_TRUE(threads) << threads.error().message;
-  ASSERT_TRUE(processes) << processes.error().message;
-  EXPECT_NE((*processes)->worker_pid(0), (*processes)->worker_pid(1));
-  EXPECT_EQ(answer(**threads, "m", tone(4)), answer(**processes, "m", tone(4)));
+// The encoder's states go from its worker to the decoder's and nowhere else: each window's once, whole.
+TEST(Isolation, TensorsGoStraightFromWorkerToWorker) {
+  for (const Isolation isolation : {Isolation::thread, Isolation::process}) {
+    const auto runtime = build(isolation, split_model(kSeeded));
+    ASSERT_TRUE(runtime);
+    EXPECT_EQ(answer(*runtime, "m", tone(4)).find("failed"), std::string::npos);
+    const std::string steps = "mstar_steps_total{worker=\"1\",model=\"m\",component=\"encoder\"}";
+    const auto settled = [&] { return metric(*runtime, "mstar_handed_over_total{worker=\"1\"}") > 0; };
+    ASSERT_TRUE(comes_true(settled));
+    const std::int64_t num_windows = metric(*runtime, steps);
+    EXPECT_GE(num_windows, 3);
+    EXPECT_EQ(metric(*runtime, "mstar_handed_over_total{worker=\"1\"}"), num_windows);
+    EXPECT_EQ(metric(*runtime, "mstar_handed_over_bytes_total{worker=\"1\"}"), num_windows * kSeededStatesBytes);
+    EXPECT_EQ(metric(*runtime, "mstar_handed_over_bytes_total{worker=\"0\"}"), 0);
+    // Tokens and scores go on to the host, and nothing large.
+    EXPECT_LT(metric(*runtime, "mstar_handed_over_bytes_total{worker=\"2\"}"), kSeededStatesBytes);
+  }
 }
 
-TEST(Isolation, AKilledWorkerTakesItsRequestsAlongAndComesBack) {
-  auto built =
-      Runtime::build(config_of(Isolation::process, {model_of(kSeeded, "hit", 0), model_of(kSeeded, "spared", 1)}));
-  ASSERT_TRUE(built) << built.error().message;
-  Runtime& runtime = **built;
-  const std::string expected = answer(runtime, "hit", tone(3));
-  const std::string spared_alone = answer(runtime, "spared", tone(20));
-  for (int round = 0; round < 2; ++round) {
-    const Call hit = call(runtime, "hit", tone(600));
-    const Call spared = call(runtime, "spared", tone(20));
-    ASSERT_TRUE(comes_true([&] { return *hit.num_chunks > 0; }));
-    const auto pid = runtime.worker_pid(0);
-    ASSERT_TRUE(pid);
-    ASSERT_EQ(::kill(*pid, SIGKILL), 0);
-    const auto end = hit.sink->wait();
-    ASSERT_FALSE(end);
-    EXPECT_EQ(end.error().code, Code::unavailable);
-    EXPECT_NE(end.error().message.find("killed by signal 9"), std::string::npos) << end.error().message;
-    const auto other = spared.sink->wait();
-    ASSERT_TRUE(other) << other.error().message;
-    EXPECT_EQ(*spared.text + std::to_string(other->usage.completion_tokens), spared_alone);
-    ASSERT_TRUE(comes_true([&] { return runtime.frontend().state().ready; })) << runtime.frontend().state().reason;
-    EXPECT_NE(runtime.worker_pid(0), pid);
-    EXPECT_EQ(answer(runtime, "hit", tone(3)), expected);
+TEST(Isolation, WeightsAreLoadedWhereTheyAreUsed) {
+  const auto whole = build(Isolation::process, model_of(kSeeded, "m"));
+  const auto split = build(Isolation::process, split_model(kSeeded));
+  ASSERT_TRUE(whole && split);
+  const std::int64_t all = metric(*whole, "mstar_weight_bytes{worker=\"1\"}");
+  const std::int64_t encoder = metric(*split, "mstar_weight_bytes{worker=\"1\"}");
+  const std::int64_t decoder = metric(*split, "mstar_weight_bytes{worker=\"2\"}");
+  EXPECT_GT(encoder, 0);
+  EXPECT_GT(decoder, 0);
+  EXPECT_EQ(encoder + decoder, all);
+  EXPECT_EQ(metric(*split, "mstar_weight_bytes{worker=\"0\"}"), 0);
+}
+
+// Two replicas by ranks: while one has a request, the next goes to the other one.
+TEST(Isolation, TheLessLoadedReplicaIsChosen) {
+  const auto audio = tone(900);
+  for (const Isolation isolation : {Isolation::thread, Isolation::process}) {
+    ModelConfig twice = model_of(kSeeded, "m");
+    twice.node_groups[0].ranks = {0, 1};
+    const auto runtime = build(isolation, twice);
+    ASSERT_TRUE(runtime);
+    const auto used = [&](int worker) {
+      return metric(*runtime, "mstar_resource_used{worker=\"" + std::to_string(worker) +
+                                  "\",model=\"m\",resource=\"decoder.sampler\"}");
+    };
+    const Call a = call(*runtime, "m", audio), b = call(*runtime, "m", audio);
+    ASSERT_TRUE(comes_true([&] { return used(1) == 1 && used(2) == 1; })) << used(1) << " " << used(2);
+    const Call c = call(*runtime, "m", audio), d = call(*runtime, "m", audio);
+    ASSERT_TRUE(comes_true([&] { return used(1) == 2 && used(2) == 2; })) << used(1) << " " << used(2);
+    for (const Call* each : {&a, &b, &c, &d}) runtime->frontend().abort(each->id);
+    for (const Call* each : {&a, &b, &c, &d}) EXPECT_FALSE(each->sink->wait());
+    EXPECT_TRUE(comes_true([&] { return used(1) == 0 && used(2) == 0; }));
+  }
+}
+
+TEST(Isolation, TheWarmupReachesEveryReplica) {
+  ModelConfig twice = model_of(kSeeded, "m");
+  twice.node_groups[0].ranks = {0, 1};
+  const auto runtime = build(Isolation::process, twice);
+  ASSERT_TRUE(runtime);
+  EXPECT_EQ(runtime->num_replicas(), 2);
+  const fs::path file = fs::temp_directory_path() / ("mstar-warmup-" + std::to_string(::getpid()) + ".wav");
+  std::ofstream(file, std::ios::binary) << *tone(2);
+  const Status ran = run_warmup(runtime->frontend(), {{.files = {file.string()}}}, runtime->num_replicas());
+  fs::remove(file);
+  ASSERT_TRUE(ran) << ran.error().message;
+  for (const std::string worker : {"1", "2"}) {
+    const std::string steps = "mstar_steps_total{worker=\"" + worker + "\",model=\"m\",component=\"decoder\"}";
+    EXPECT_TRUE(comes_true([&] { return metric(*runtime, steps) > 0; })) << worker;
   }
 }
 
@@ -170,11 +131,7 @@ TEST(Isolation, MetricsCoverTheOtherProcesses) {
   auto built = Runtime::build(config_of(Isolation::process, {model_of(kSeeded, "m")}));
   ASSERT_TRUE(built) << built.error().message;
   EXPECT_EQ(answer(**built, "m", tone(2)).find("failed"), std::string::npos);
-  const auto value_of = [&](const std::string& start) -> std::int64_t {
-    const std::string text = (*built)->frontend().metrics_text();
-    const auto at = text.find(start);
-    return at == std::string::npos ? -1 : std::stoll(text.substr(text.find("} ", at) + 2));
-  };
+  const auto value_of = [&](const std::string& start) { return metric(**built, start); };
   const std::string used = "mstar_resource_used{worker=\"1\",model=\"m\",resource=\"decoder.kv\"}";
   EXPECT_GT(value_of("mstar_resource_total{worker=\"1\",model=\"m\",resource=\"decoder.kv\"}"), 0);
   EXPECT_TRUE(comes_true([&] { return value_of(used) == 0; }, 10s));
@@ -184,69 +141,6 @@ TEST(Isolation, MetricsCoverTheOtherProcesses) {
   (*built)->frontend().abort(long_one.id);
   EXPECT_FALSE(long_one.sink->wait());
   EXPECT_TRUE(comes_true([&] { return value_of(used) == 0; }));
-}
-
-TEST(Isolation, AWorkerThatCannotStartIsAnErrorAtOnce) {
-  RuntimeConfig config = config_of(Isolation::process, {model_of(kSeeded, "m")});
-  config.worker_program = "/bin/false";
-  const auto ended = Runtime::build(config);
-  ASSERT_FALSE(ended);
-  EXPECT_NE(ended.error().message.find("ended with status 1"), std::string::npos) << ended.error().message;
-  config.worker_program = "/nonexistent/mstar";
-  const auto missing = Runtime::build(config);
-  ASSERT_FALSE(missing);
-  EXPECT_NE(missing.error().message.find("could not be started"), std::string::npos) << missing.error().message;
-}
-
-TEST(Isolation, NoProcessOutlivesTheRuntimeEvenInTheMiddleOfWork) {
-  pid_t pid = -1;
-  {
-    auto built = Runtime::build(config_of(Isolation::process, {model_of(kSeeded, "m")}));
-    ASSERT_TRUE(built) << built.error().message;
-    pid = (*built)->worker_pid(0).value_or(-1);
-    ASSERT_GT(pid, 0);
-    const Call busy = call(**built, "m", tone(600));
-    ASSERT_TRUE(comes_true([&] { return *busy.num_chunks > 0; }));
-  }
-  EXPECT_TRUE(is_gone(pid));
-}
-
-// Processes whose parent is `parent`.
-std::vector<pid_t> children_of(pid_t parent) {
-  std::vector<pid_t> out;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != name.npos) continue;
-    std::ifstream status(entry.path() / "status");
-    for (std::string line; std::getline(status, line);)
-      if (line.rfind("PPid:", 0) == 0 && std::stoi(line.substr(5)) == parent) out.push_back(std::stoi(name));
-  }
-  return out;
-}
-
-// A whole server that is killed, without a chance to tell its workers.
-TEST(Isolation, WorkersEndWithAServerThatIsKilled) {
-  const fs::path config = fs::temp_directory_path() / ("mstar-isolation-" + std::to_string(::getpid()) + ".yaml");
-  std::ofstream(config) << "isolation: process\nmodels:\n  - model: " << kSeeded << "\n    name: m\n";
-  std::string words[] = {"mstar", "serve", config.string(), "--port", "0"};
-  char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), words[4].data(), nullptr};
-  pid_t server = -1;
-  ASSERT_EQ(posix_spawn(&server, MSTAR_BINARY, nullptr, nullptr, arguments, environ), 0);
-  const bool started = comes_true([&] { return !children_of(server).empty(); });
-  const auto workers = children_of(server);
-  ::kill(server, SIGKILL);
-  ::waitpid(server, nullptr, 0);
-  fs::remove(config);
-  ASSERT_TRUE(started);
-  for (const pid_t worker : workers) {
-    const auto is_zombie = [&] {
-      std::ifstream stat("/proc/" + std::to_string(worker) + "/stat");
-      std::string text((std::istreambuf_iterator<char>(stat)), {});
-      return text.find(") Z ") != text.npos;  // nobody reaps it where there is no init
-    };
-    EXPECT_TRUE(comes_true([&] { return is_gone(worker) || is_zombie(); }));
-  }
 }
 
 }  // namespace

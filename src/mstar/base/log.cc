@@ -53,6 +53,12 @@ std::string_view log_level_name() {
   return "info";
 }
 
+void set_log_origin(const std::string& origin) {
+  std::string name;
+  for (const char c : origin) name += c == '%' ? "%%" : std::string(1, c);
+  logger().set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ [" + name + "] %v");
+}
+
 void log_line(LogLevel level, std::string_view message) {
   logger().log(native(level), spdlog::string_view_t(message.data(), message.size()));
 }

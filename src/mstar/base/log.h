@@ -13,6 +13,8 @@ enum class LogLevel { trace, debug, info, warn, error, off };
 // Sets the least level that is printed; "info" at start. Unknown names leave it as it is and return false.
 bool set_log_level(std::string_view name);
 std::string_view log_level_name();
+// Put into every later line, for a process that shares its standard error with others. Before other threads log.
+void set_log_origin(const std::string& origin);
 void log_line(LogLevel level, std::string_view message);
 bool log_enabled(LogLevel level);
 

@@ -281,6 +281,50 @@ TEST_F(ConductorTest, AdmitsInOrderUnderTheCapWhenRoomComesBack) {
   EXPECT_NE(conductor_->metrics_text().find("mstar_requests_waiting 0\n"), std::string::npos);
 }
 
+TEST_F(ConductorTest, WhatEndedMakesRoomBeforeNewRequestsAreLookedAt) {
+  make({1}, {2}, {.max_concurrent_requests = 1});
+  const auto [id, sink] = submit();
+  auto next = std::make_shared<RecordingSink>();
+  const auto next_id = conductor_->submit({.model = "two"}, next);
+  ASSERT_TRUE(next_id);
+  conductor_->receive(wire::RequestFailed{id, internal_error("x")});
+  conductor_->poll();
+  for (const std::uint32_t worker : {1u, 2u}) conductor_->receive(wire::Removed{id, WorkerId(worker)});
+  auto last = std::make_shared<RecordingSink>();
+  ASSERT_TRUE(conductor_->submit({.model = "two"}, last));
+  conductor_->poll();  // one turn: the removals, then whose turn it is
+  EXPECT_NE(chosen(*next_id), ~0u);
+  EXPECT_EQ(mesh_.receivers<wire::AddRequest>().size(), 4u);
+}
+
+TEST_F(ConductorTest, RemovalsMayComeLateTwiceAndOfNobody) {
+  make({1}, {2});
+  const auto [id, sink] = submit();
+  tell(wire::Removed{id, WorkerId(1)});  // nobody asked for it: the request runs on
+  tell(wire::Removed{RequestId(999), WorkerId(1)});
+  report(id, 1, 1);
+  report(id, 2, 2);
+  EXPECT_EQ(sink->events, (std::vector<std::string>{"finished"}));
+  tell(wire::Removed{id, WorkerId(1)});
+  tell(wire::Removed{id, WorkerId(1)});
+  EXPECT_FALSE(conductor_->load().empty());  // the other worker's word counts, not this one's twice
+  tell(wire::Removed{id, WorkerId(2)});
+  tell(wire::Removed{id, WorkerId(2)});
+  EXPECT_TRUE(conductor_->load().empty());
+}
+
+TEST_F(ConductorTest, IdsAreNeverUsedAgain) {
+  make({1}, {2}, {.max_concurrent_requests = 1});
+  std::set<RequestId> ids;
+  for (int i = 0; i < 50; ++i) {
+    const auto [id, sink] = submit();
+    EXPECT_TRUE(ids.empty() || id > *ids.rbegin());
+    EXPECT_TRUE(ids.insert(id).second);
+    tell(wire::RequestFailed{id, internal_error("x")});
+    for (const std::uint32_t worker : {1u, 2u}) tell(wire::Removed{id, WorkerId(worker)});
+  }
+}
+
 TEST_F(ConductorTest, RequestsAlternateBetweenReplicasByLiveLoad) {
   make({1, 2}, {3});
   std::vector<RequestId> ids;

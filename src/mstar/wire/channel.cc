@@ -20,6 +20,42 @@ Result<std::array<int, 2>> make_socket_pair() {
   return ends;
 }
 
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  const Descriptor old(std::exchange(fd_, other.release()));
+  return *this;
+}
+
+namespace {
+
+// Room for one descriptor beside a message.
+struct Control {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> bytes = {};
+};
+
+void put_descriptor(msghdr& message, Control& control, int fd) {
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = control.bytes.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
+}
+
+Descriptor take_descriptor(msghdr& message) {
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  if (!header || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return Descriptor();
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
+  return Descriptor(fd);
+}
+
+}  // namespace
+
 Channel::Channel(int socket, Callbacks callbacks) : socket_(socket), callbacks_(std::move(callbacks)) {
   reader_ = std::thread([this] { read(); });
   writer_ = std::thread([this] { write(); });
@@ -32,7 +68,9 @@ Channel::~Channel() {
   ::close(socket_);
 }
 
-bool Channel::send(std::string frame) { return frame.size() <= kMaxFrameBytes && outbox_.push(std::move(frame)); }
+bool Channel::send(std::string frame, Descriptor along) {
+  return frame.size() <= kMaxFrameBytes && outbox_.push({std::move(frame), std::move(along)});
+}
 
 void Channel::close() {
   outbox_.close();
@@ -48,21 +86,38 @@ void Channel::flush_and_close(std::chrono::milliseconds timeout) {
   close();
 }
 
-bool Channel::read_exactly(std::span<std::byte> to) const {
+bool Channel::read_exactly(std::span<std::byte> to, Descriptor* along) const {
   while (!to.empty()) {
-    const ssize_t got = ::recv(socket_, to.data(), to.size(), 0);
+    iovec part{to.data(), to.size()};
+    Control control;
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (along) {
+      message.msg_control = control.bytes.data();
+      message.msg_controllen = control.bytes.size();
+    }
+    const ssize_t got = ::recvmsg(socket_, &message, MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
+    if (along && message.msg_controllen > 0) *along = take_descriptor(message);
     to = to.subspan(static_cast<std::size_t>(got));
   }
   return true;
 }
 
-bool Channel::write_exactly(std::span<const std::byte> from) const {
+bool Channel::write_exactly(std::span<const std::byte> from, int along) const {
   while (!from.empty()) {
-    const ssize_t put = ::send(socket_, from.data(), from.size(), MSG_NOSIGNAL);
+    iovec part{const_cast<std::byte*>(from.data()), from.size()};
+    Control control;
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (along >= 0) put_descriptor(message, control, along);
+    const ssize_t put = ::sendmsg(socket_, &message, MSG_NOSIGNAL);
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0) return false;
+    along = -1;  // it went with the first bytes
     from = from.subspan(static_cast<std::size_t>(put));
   }
   return true;
@@ -72,10 +127,11 @@ void Channel::read() {
   try {
     std::uint64_t size = 0;
     std::vector<std::byte> frame;
-    while (read_exactly(std::as_writable_bytes(std::span(&size, 1)))) {
+    Descriptor along;
+    while (read_exactly(std::as_writable_bytes(std::span(&size, 1)), &along)) {
       if (size > kMaxFrameBytes) break;
       frame.resize(size);
-      if (!read_exactly(frame) || !callbacks_.on_frame(frame)) break;
+      if (!read_exactly(frame) || !callbacks_.on_frame(frame, std::move(along))) break;
       if (frame.capacity() > (std::size_t{1} << 20)) frame = {};
     }
   } catch (const std::exception& error) {
@@ -86,9 +142,11 @@ void Channel::read() {
 }
 
 void Channel::write() {
-  while (const auto frame = outbox_.pop()) {
-    const std::uint64_t size = frame->size();
-    if (!write_exactly(std::as_bytes(std::span(&size, 1))) || !write_exactly(std::as_bytes(std::span(*frame)))) break;
+  while (const auto next = outbox_.pop()) {
+    const std::uint64_t size = next->frame.size();
+    if (!write_exactly(std::as_bytes(std::span(&size, 1)), next->along.get()) ||
+        !write_exactly(std::as_bytes(std::span(next->frame))))
+      break;
   }
   outbox_.close();
   std::lock_guard lock(mutex_);

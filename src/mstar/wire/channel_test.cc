@@ -1,8 +1,8 @@
 #include "mstar/wire/channel.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
-
 #include <unistd.h>
 
 #include <future>
@@ -19,16 +19,18 @@ struct End {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::string> frames;
+  std::vector<std::pair<std::size_t, Descriptor>> descriptors;  // with the number of their frame, from 1
   int num_closed = 0;
   std::shared_future<void> before_frame;  // each frame waits for it
   std::unique_ptr<Channel> channel;
 
   void open(int socket) {
     channel = std::make_unique<Channel>(
-        socket, Channel::Callbacks{[this](std::span<const std::byte> frame) {
+        socket, Channel::Callbacks{[this](std::span<const std::byte> frame, Descriptor along) {
                                      if (before_frame.valid()) before_frame.wait();
                                      std::lock_guard lock(mutex);
                                      frames.emplace_back(reinterpret_cast<const char*>(frame.data()), frame.size());
+                                     if (along.get() >= 0) descriptors.emplace_back(frames.size(), std::move(along));
                                      changed.notify_all();
                                      return frames.back() != "stop";
                                    },
@@ -90,6 +92,41 @@ TEST_F(ChannelTest, AFullPeerBlocksNeitherTheSenderNorItsReceiving) {
   }
   go.set_value();
   EXPECT_TRUE(b_.wait_frames(64));
+}
+
+// Open descriptors of this process.
+std::size_t num_open() {
+  std::size_t count = 0;
+  for (int fd = 0; fd < 1024; ++fd) count += ::fcntl(fd, F_GETFD) >= 0;
+  return count;
+}
+
+TEST_F(ChannelTest, ADescriptorArrivesWithItsFrameAndNoneIsLeftOpen) {
+  const std::size_t before = num_open();
+  open();
+  std::array<int, 2> pipe_ends = {};
+  ASSERT_EQ(::pipe(pipe_ends.data()), 0);
+  Descriptor write_end(pipe_ends[1]);
+  ASSERT_TRUE(a_.channel->send("plain"));
+  ASSERT_TRUE(a_.channel->send("with a pipe", Descriptor(pipe_ends[0])));
+  ASSERT_TRUE(a_.channel->send(std::string(1 << 20, 'x')));
+  ASSERT_TRUE(b_.wait_frames(3));
+  ASSERT_EQ(b_.descriptors.size(), 1u);
+  EXPECT_EQ(b_.descriptors[0].first, 2u);
+  const int read_end = b_.descriptors[0].second.get();
+  EXPECT_EQ(::fcntl(read_end, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+  ASSERT_EQ(::write(write_end.get(), "hi", 2), 2);
+  std::array<char, 2> got = {};
+  ASSERT_EQ(::read(read_end, got.data(), 2), 2);
+  EXPECT_EQ(std::string(got.data(), 2), "hi");
+  // One that is queued and never sent is closed too.
+  a_.channel->close();
+  EXPECT_FALSE(a_.channel->send("late", Descriptor(::dup(write_end.get()))));
+  b_.descriptors.clear();
+  write_end = Descriptor();
+  a_.channel.reset();
+  b_.channel.reset();
+  EXPECT_EQ(num_open(), before - 2);
 }
 
 TEST_F(ChannelTest, BothMayBeFullAtOnce) {

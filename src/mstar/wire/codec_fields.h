@@ -53,13 +53,17 @@ struct Fields {
 
   // ---- between processes
   static void of(Io& io, Ref<PeerMessage> m) { io(m.to, m.message); }
+  static void of(Io& io, Ref<PeerSocket> m) { io(m.worker); }
+  static void of(Io&, Ref<Ping>) {}
+  static void of(Io& io, Ref<Pong> m) { io(m.num_turns); }
   static void of(Io& io, Ref<WorkerStats::Pool> p) { io(p.model, p.name, p.used, p.total, p.bytes); }
   static void of(Io& io, Ref<WorkerStats::Component> c) {
     io(c.model, c.name, c.num_steps, c.num_rows, c.num_tokens, c.num_replays, c.num_eager, c.num_allocations,
        c.num_ahead_rows, c.num_dropped_rows);
   }
   static void of(Io& io, Ref<WorkerStats> s) {
-    io(s.pools, s.components, s.num_requests, s.num_early_signals, s.weight_bytes, s.arena_bytes, s.buffer_bytes);
+    io(s.pools, s.components, s.num_requests, s.num_early_signals, s.weight_bytes, s.arena_bytes, s.buffer_bytes,
+       s.num_handed_over, s.handed_over_bytes);
   }
   static void of(Io& io, Ref<WorkerSetup::Model> m) {
     io(m.model, m.name, m.options, m.components, m.max_requests, m.max_rows, m.max_tokens);

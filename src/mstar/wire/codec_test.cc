@@ -160,11 +160,17 @@ class Maker {
     }
   }
   Frame frame() {
-    switch (below(5)) {
+    switch (below(8)) {
       case 0:
         return to_worker();
       case 1:
         return to_conductor();
+      case 5:
+        return PeerSocket{worker()};
+      case 6:
+        return Ping{};
+      case 7:
+        return Pong{random_()};
       case 2:
         return PeerMessage{worker(), to_worker()};
       case 3: {
@@ -177,6 +183,7 @@ class Maker {
         });
         out.num_requests = number<std::int64_t>();
         out.weight_bytes = random_();
+        out.handed_over_bytes = random_();
         return out;
       }
       default: {

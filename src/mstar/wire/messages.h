@@ -121,6 +121,8 @@ struct WorkerStats {
   std::uint64_t weight_bytes = 0;
   std::uint64_t arena_bytes = 0;
   std::uint64_t buffer_bytes = 0;
+  std::uint64_t num_handed_over = 0;    // device buffers that went straight to other workers
+  std::uint64_t handed_over_bytes = 0;  // of these
 };
 
 // How a worker or the conductor reaches the others. Thread: any; never blocks. False when the receiver is gone.

@@ -30,12 +30,23 @@ struct WorkerSetup {
   std::vector<Model> models;
 };
 
-// A worker's message to another one; the process in the middle passes it on.
+// A worker's message to one of the first process, where the host components run.
 struct PeerMessage {
   WorkerId to;
   ToWorker message;
 };
 
-using Frame = std::variant<ToWorker, ToConductor, PeerMessage, WorkerStats, WorkerSetup>;
+// Comes with a socket, over which ToWorker frames go to and from `worker` from now on.
+struct PeerSocket {
+  WorkerId worker;
+};
+
+// Asks a worker's process whether it gets on; answered by a Pong at once.
+struct Ping {};
+struct Pong {
+  std::uint64_t num_turns = 0;  // of the worker's loop so far
+};
+
+using Frame = std::variant<ToWorker, ToConductor, PeerMessage, WorkerStats, WorkerSetup, PeerSocket, Ping, Pong>;
 
 }  // namespace mstar::wire

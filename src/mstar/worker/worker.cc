@@ -99,6 +99,7 @@ void Worker::run() {
 }
 
 bool Worker::poll() {
+  ++num_turns_;
   if (!announced_) mesh_.to_conductor(wire::WorkerReady{options_.id});
   announced_ = true;
   bool worked = false;
@@ -270,6 +271,8 @@ void Worker::publish_stats() {
     stats.arena_bytes += lane.engine->arena_bytes();
   }
   if (buffers_) stats.buffer_bytes = buffers_->held_bytes();
+  stats.num_handed_over = num_handed_over_;
+  stats.handed_over_bytes = handed_over_bytes_;
   if (options_.on_stats) options_.on_stats(stats);
   std::lock_guard lock(stats_mutex_);
   stats_ = std::move(stats);

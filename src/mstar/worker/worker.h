@@ -2,6 +2,7 @@
 // and step results into walk signals.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -50,8 +51,8 @@ struct WorkerOptions {
 // call returns, each step is read at once.
 //
 // Owner thread: its own, started by start(), or else the one that calls poll(); every private member belongs to it.
-// send() and stats(): any thread. A request's failure stays its own: what a component reports or throws for one row
-// ends that row's request, what cannot be attributed ends the requests of the batch.
+// send(), stats() and num_turns(): any thread. A request's failure stays its own: what a component reports or throws
+// for one row ends that row's request, what cannot be attributed ends the requests of the batch.
 class Worker {
  public:
   Worker(WorkerOptions options, wire::Mesh& mesh);
@@ -71,6 +72,9 @@ class Worker {
   bool send(wire::ToWorker message) { return inbox_->push(Inbox(std::move(message))); }
   bool stopping() const { return stopping_; }
   wire::WorkerStats stats() const;
+  // Turns of the loop so far; an idle loop turns a few times a second. Whoever sees it stand still sees a worker that
+  // hangs. Thread: any.
+  std::uint64_t num_turns() const { return num_turns_; }
 
  private:
   struct StageDone {  // a host stage ran
@@ -232,6 +236,8 @@ class Worker {
   RequestId last_added_ = RequestId(0);  // requests are added in the order of their ids: older unknown ones are gone
   graph::Effects effects_;
   std::uint64_t turn_ = 0;
+  std::atomic<std::uint64_t> num_turns_{0};
+  std::uint64_t num_handed_over_ = 0, handed_over_bytes_ = 0;  // to other workers
   bool announced_ = false;
   bool stopping_ = false;
   bool stats_stale_ = true;

@@ -19,6 +19,14 @@ bool holds_stop_id(const Values& values, const decl::TokenStop& rule, const decl
   return false;
 }
 
+// What a signal between workers carries; null when it carries none.
+const Values* values_of(const graph::Signal& signal) {
+  if (const auto* delivery = std::get_if<graph::Delivery>(&signal)) return &delivery->values;
+  if (const auto* kept = std::get_if<graph::KeptValue>(&signal)) return &kept->values;
+  if (const auto* items = std::get_if<graph::StreamItems>(&signal)) return &items->items;
+  return nullptr;
+}
+
 }  // namespace
 
 graph::StopSignals Worker::find_stops(const Live& live, const graph::PartitionState& state, const graph::Node& node,
@@ -82,9 +90,15 @@ void Worker::send_signal(const Live& live, WorkerId worker, PartitionRef partiti
   wire::PartitionMessage message{live.request, {partition, std::move(signal)}};
   if (worker == options_.id) {
     inbox_->push(Inbox(wire::ToWorker(std::move(message))));
-  } else {
-    mesh_.to_worker(worker, std::move(message));
+    return;
   }
+  if (const Values* values = values_of(message.signal.signal))
+    for (const Value& value : *values) {
+      if (!value.device) continue;
+      ++num_handed_over_;
+      handed_over_bytes_ += value.device->size_bytes();
+    }
+  mesh_.to_worker(worker, std::move(message));
 }
 
 bool Worker::send_client(Live& live, graph::Effects::Client& client) {

@@ -210,6 +210,34 @@ TEST_F(WorkerTest, AFailureIsReportedOnceAndItsWorkIsDropped) {
   EXPECT_EQ(mesh_.all<wire::Removed>().size(), 1u);
 }
 
+TEST_F(WorkerTest, ARowThatFailsInPreparationLeavesTheOthersOrAnEmptyBatch) {
+  give(add(1, "declare"));
+  give(start(1, "hear"));
+  settle();  // alone in its batch
+  ASSERT_EQ(mesh_.all<wire::RequestFailed>().size(), 1u);
+  EXPECT_EQ(num_reports(), 0u);
+  give(wire::RemoveRequest{RequestId(1)});
+  give(add(2));
+  give(add(3, "declare"));
+  for (const std::uint64_t id : {2u, 3u}) worker_->send(start(id, "hear"));
+  settle();  // with another in it
+  ASSERT_EQ(mesh_.all<wire::RequestFailed>().size(), 2u);
+  EXPECT_EQ(mesh_.all<wire::RequestFailed>()[1].request, RequestId(3));
+  ASSERT_EQ(num_reports(), 1u);
+  EXPECT_EQ(mesh_.all<wire::FragmentReport>()[0].request, RequestId(2));
+  for (const std::uint64_t id : {2u, 3u}) give(wire::RemoveRequest{RequestId(id)});
+  EXPECT_EQ(used(), 0);
+}
+
+TEST_F(WorkerTest, AFailureAfterTheRemovalIsNotReported) {
+  give(add(1, "tokenise"));
+  give(start(1, "hear"));
+  give(wire::RemoveRequest{RequestId(1)});
+  settle();
+  EXPECT_TRUE(mesh_.all<wire::RequestFailed>().empty());
+  EXPECT_EQ(mesh_.all<wire::Removed>().size(), 1u);
+}
+
 TEST_F(WorkerTest, RemovalWaitsForTheHostStage) {
   give(add(1));
   give(start(1, "hear"));
