@@ -37,6 +37,8 @@ std::string Runtime::worker_metrics() const {
   Metric steps("mstar_steps_total", "counter", "Steps run.");
   Metric rows("mstar_step_rows_total", "counter", "Rows in these steps.");
   Metric replays("mstar_graph_replays_total", "counter", "Steps that were one launch of a captured graph.");
+  Metric ahead("mstar_rows_ahead_total", "counter", "Rows launched before the step before them was read.");
+  Metric dropped("mstar_rows_dropped_total", "counter", "Rows launched, and then not wanted: at most one for a stop.");
   Metric allocations("mstar_step_allocations_total", "counter", "Fresh device buffers that steps took.");
   Metric weights("mstar_weight_bytes", "gauge", "Of weights in device memory.");
   Metric handed_over("mstar_handed_over_total", "counter", "Device buffers that went straight to other workers.");
@@ -61,11 +63,13 @@ std::string Runtime::worker_metrics() const {
       steps.add(labels, counters.num_steps);
       rows.add(labels, counters.num_rows);
       replays.add(labels, counters.num_replays);
+      ahead.add(labels, counters.num_ahead_rows);
+      dropped.add(labels, counters.num_dropped_rows);
       allocations.add(labels, counters.num_allocations);
     }
   }
-  return used.text + total.text + steps.text + rows.text + replays.text + allocations.text + weights.text +
-         handed_over.text + handed_over_bytes.text + restarts.text;
+  return used.text + total.text + steps.text + rows.text + replays.text + ahead.text + dropped.text + allocations.text +
+         weights.text + handed_over.text + handed_over_bytes.text + restarts.text;
 }
 
 }  // namespace mstar::apps

@@ -3,8 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+
+#include "mstar/engine/deferred_device_fixture.h"
 
 namespace mstar::sim {
+
+bool default_asynchronous() {
+  const char* const device = std::getenv("MSTAR_SIM_DEVICE");
+  return device && std::string(device) == "deferred";
+}
 
 void Answer::on_event(RequestEvent event) {
   if (auto* chunk = std::get_if<decl::Chunk>(&event)) {
@@ -58,7 +66,7 @@ std::vector<conductor::NodeGroup> groups_of(const decl::Decl& model, const Model
 }  // namespace
 
 Simulation::Simulation(Options options, std::vector<ModelSpec> models) : options_(options), random_(options.seed) {
-  device_ = make_cpu_device();
+  device_ = options.asynchronous ? std::make_unique<engine::DeferredDevice>() : make_cpu_device();
   conductor::ConductorOptions conducting{.max_concurrent_requests = options.max_concurrent_requests,
                                          .max_queued_requests = options.max_queued_requests,
                                          .seed = options.seed};
@@ -92,6 +100,7 @@ Simulation::Simulation(Options options, std::vector<ModelSpec> models) : options
     worker_options_[w].id = WorkerId(w);
     worker_options_[w].device = w ? device_.get() : nullptr;
     worker_options_[w].host_pool = w ? nullptr : &host_;
+    worker_options_[w].run_ahead = options.run_ahead;
     workers_.push_back(make_worker(w));
   }
   if (options.ready) run();
@@ -199,6 +208,21 @@ void Simulation::expect_empty() {
     for (const auto& pool : stats.pools)
       EXPECT_EQ(pool.used, 0) << "worker " << w << ", " << pool.model << "." << pool.name;
   }
+}
+
+wire::WorkerStats::Component Simulation::total(const std::string& name) const {
+  wire::WorkerStats::Component sum;
+  for (const auto& each : workers_) {
+    if (!each) continue;
+    for (const auto& component : each->stats().components) {
+      if (component.name != name) continue;
+      sum.num_steps += component.num_steps;
+      sum.num_rows += component.num_rows;
+      sum.num_ahead_rows += component.num_ahead_rows;
+      sum.num_dropped_rows += component.num_dropped_rows;
+    }
+  }
+  return sum;
 }
 
 void Simulation::kill_worker(WorkerId worker) {

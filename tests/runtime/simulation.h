@@ -33,12 +33,18 @@ struct ModelSpec {
   std::map<std::string, std::vector<std::uint32_t>> replicas;  // by component; those not named run on device worker 0
 };
 
+// Whether workers get a device that defers its work and so run ahead; MSTAR_SIM_DEVICE=deferred says so for a whole run
+// of the tests, which must answer the same either way.
+bool default_asynchronous();
+
 struct Options {
   std::uint64_t seed = 1;
   std::uint32_t num_device_workers = 1;
   int max_concurrent_requests = 16;
   int max_queued_requests = 64;
   bool ready = true;  // workers have said so
+  bool asynchronous = default_asynchronous();
+  bool run_ahead = true;
 };
 
 class Simulation {
@@ -73,6 +79,8 @@ class Simulation {
 
   conductor::Conductor& conductor() { return *conductor_; }
   worker::Worker& worker(std::uint32_t index) { return *workers_[index]; }  // 0: the host's
+  // Counters of one component, over all workers.
+  wire::WorkerStats::Component total(const std::string& component) const;
   std::mt19937_64& random() { return random_; }
   std::size_t num_host_jobs() const { return host_.jobs.size(); }
   std::size_t num_messages() const;

@@ -6,8 +6,10 @@
 
 #include "mstar/conductor/conductor.h"
 #include "mstar/device/cpu/cpu_device.h"
+#include "mstar/engine/deferred_device_fixture.h"
 #include "mstar/worker/toy_support_test.h"
 #include "mstar/worker/worker.h"
+#include "simulation.h"
 
 namespace mstar {
 namespace {
@@ -64,7 +66,7 @@ class Sink final : public EventSink {
 // Encoders on workers 1 and 2, decoders on 2 and 3; all host components on 0.
 class Deployment {
  public:
-  Deployment() : decl_(toy::language_model("lm")), device_(make_cpu_device()), pool_(2) {
+  Deployment() : decl_(toy::language_model("lm")), pool_(2) {
     compiled_ = std::make_unique<graph::CompiledModel>(std::move(*graph::CompiledModel::compile(decl_)));
     conductor::ServedDeployment served{.name = "lm", .compiled = compiled_.get()};
     const auto group = [&](const std::vector<std::string>& names, std::vector<WorkerId> replicas) {
@@ -84,8 +86,13 @@ class Deployment {
           .name = "lm", .compiled = compiled_.get(), .limits = {.max_requests = 8, .max_rows = 8, .max_tokens = 256}};
       if (w == 1 || w == 2) model.components.push_back(decl_.find_component("encoder"));
       if (w == 2 || w == 3) model.components.push_back(decl_.find_component("decoder"));
+      if (sim::default_asynchronous()) {
+        devices_.push_back(std::make_unique<engine::DeferredDevice>());
+      } else {
+        devices_.push_back(make_cpu_device());
+      }
       worker::WorkerOptions each{
-          .id = WorkerId(w), .device = w ? device_.get() : nullptr, .pool = &pool_, .models = {model}};
+          .id = WorkerId(w), .device = w ? devices_[w].get() : nullptr, .pool = &pool_, .models = {model}};
       if (w == 0) each.host_pool = &host_;
       mesh_.workers.push_back(std::make_unique<worker::Worker>(each, mesh_));
     }
@@ -116,7 +123,7 @@ class Deployment {
 
  private:
   decl::Decl decl_;
-  std::unique_ptr<Device> device_;
+  std::vector<std::unique_ptr<Device>> devices_;  // by worker
   ThreadPool pool_;
   std::unique_ptr<graph::CompiledModel> compiled_;
   Mesh mesh_;

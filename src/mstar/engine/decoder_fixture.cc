@@ -18,6 +18,8 @@ std::unique_ptr<DecoderDecl> declare_decoder(const DecoderSpec& spec,
   decl::DeviceComponent component{.name = "decoder", .uses = {out->kv, out->sampler}};
   component.capture.rows = spec.captured_rows;
   component.max_batch_rows = spec.max_batch_rows;
+  component.run_ahead = spec.run_ahead;
+  if (spec.state) component.uses.push_back(d.resource(*spec.state));
   component.build = build(*out);
   out->component = d.component(std::move(component));
   std::vector<decl::PortRef> outputs = {out->token};

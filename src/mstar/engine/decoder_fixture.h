@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "mstar/engine/engine.h"
@@ -29,6 +30,8 @@ struct DecoderSpec {
   std::vector<int> captured_rows;  // empty: eager
   int max_batch_rows = 32;
   bool with_logits = false;
+  bool run_ahead = true;
+  std::optional<decl::RecurrentState> state = {};  // a third resource
 };
 // `build` may keep the pointer: the result has a fixed address.
 std::unique_ptr<DecoderDecl> declare_decoder(const DecoderSpec& spec,

@@ -26,9 +26,13 @@ class DeferredDevice final : public Device {
     if (recording_) return internal_error("memory was asked for while a graph was being captured");
     return host_->allocate(bytes);
   }
-  void release(void* pointer) override { host_->release(pointer); }
+  // Waits first, as a GPU does before it frees.
+  void release(void* pointer) override {
+    run_until(num_queued_);
+    host_->release(pointer);
+  }
   Result<void*> allocate_host(std::size_t bytes) override { return allocate(bytes); }
-  void release_host(void* pointer) override { host_->release(pointer); }
+  void release_host(void* pointer) override { release(pointer); }
   std::int64_t num_allocations() const override { return host_->num_allocations(); }
   Stream default_stream() override { return {}; }
 

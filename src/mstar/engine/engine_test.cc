@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -100,11 +101,13 @@ class CountingBody final : public ComponentBody {
     return fail ? Status(*fail) : ok_status();
   }
   std::optional<Error> fail;
+  bool restart = false;
 
  private:
-  static RowDemand demand(const Value* ids, int tokens) {
+  RowDemand demand(const Value* ids, int tokens) const {
     RowDemand out;
     out.resources.tokens = tokens;
+    out.resources.restart = restart;
     out.resources.samples = true;
     out.sources = {{0, ids}};
     out.results = {{.slot = 1, .output = 0, .items = 1}, {.slot = 0, .output = -1, .items = 1}};
@@ -123,6 +126,7 @@ class EngineOnADeferredDevice : public testing::Test {
         .vocab = kVocab,
         .captured_rows = std::move(captured_rows),
         .max_batch_rows = max_rows};
+    if (tune_) tune_(spec);
     auto declaration = declare_decoder(spec, [this](const DecoderDecl& d) -> decl::BuildBody {
       return [this, &d](BuildContext&) -> Result<std::unique_ptr<ComponentBody>> {
         auto body = std::make_unique<CountingBody>(d, log_);
@@ -157,6 +161,7 @@ class EngineOnADeferredDevice : public testing::Test {
   }
 
   DeferredDevice device_;
+  std::function<void(DecoderSpec&)> tune_;
   Recorded log_;
   CountingBody* body_ = nullptr;
 };
@@ -274,6 +279,43 @@ TEST_F(EngineOnADeferredDevice, TwoStepsMayBeInFlightAndAThirdWaits) {
   EXPECT_EQ(results[0].outputs[0][0].host.as<std::int32_t>()[0], next_token(5, 1));
   ASSERT_TRUE(engine.advance(*again.step));
   EXPECT_FALSE(engine.finish(std::move(again.step))[0].error);
+}
+
+TEST_F(EngineOnADeferredDevice, RunsAheadOnlyWhereARowCanBeTakenBack) {
+  const decl::RecurrentState in_place{.name = "state", .tensors = {{"x", {1}}}};
+  decl::RecurrentState doubled = in_place;
+  doubled.double_buffered = true;
+  EXPECT_TRUE(make({}).engine->may_run_ahead());
+  tune_ = [](DecoderSpec& spec) { spec.run_ahead = false; };
+  EXPECT_FALSE(make({}).engine->may_run_ahead()) << "the component says no";
+  tune_ = [&](DecoderSpec& spec) { spec.state = in_place; };
+  EXPECT_FALSE(make({}).engine->may_run_ahead()) << "what a step overwrites cannot be brought back";
+  tune_ = [&](DecoderSpec& spec) { spec.state = doubled; };
+  EXPECT_TRUE(make({}).engine->may_run_ahead());
+}
+
+// What cannot be taken back waits until its row is certain.
+TEST_F(EngineOnADeferredDevice, ARowAheadThatRestartsWaits) {
+  DecoderEngine decoder = make({});
+  const auto params = std::make_shared<decl::RequestParams>();
+  ASSERT_TRUE(decoder.resources->add_request(RequestId(1), *params));
+  body_->restart = true;
+  for (const bool ahead : {true, false}) {
+    RowInputs row{.request = RequestId(1),
+                  .params = params,
+                  .walk = decoder.declaration->prefill,
+                  .run = decoder.declaration->prefill_run,
+                  .ahead = ahead};
+    row.ports = {{HostValue::i32(std::vector<std::int32_t>{5})}};
+    std::vector<RowInputs> rows;
+    rows.push_back(std::move(row));
+    auto prepared = decoder.engine->prepare(std::move(rows));
+    EXPECT_EQ(prepared.waiting.size(), ahead ? 1u : 0u);
+    ASSERT_EQ(prepared.step == nullptr, ahead);
+    if (!prepared.step) continue;
+    ASSERT_TRUE(decoder.engine->advance(*prepared.step));
+    EXPECT_FALSE(decoder.engine->finish(std::move(prepared.step))[0].error);
+  }
 }
 
 // A value of step N stays what it was when the graph of its slot runs again.

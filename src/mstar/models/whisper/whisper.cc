@@ -214,7 +214,9 @@ Result<Decl> declare_whisper(const ModelSource& source) {
                                                    .homes = {"decoder."},
                                                    .uses = {r.self_kv, r.cross_kv, r.sampler},
                                                    .max_batch_rows = 32,
-                                                   .max_batch_tokens = 512});
+                                                   .max_batch_tokens = 512,
+                                                   // Its rules are kept on the host, token by token.
+                                                   .run_ahead = false});
 
   const auto hear = [&](std::vector<PortRef> decoder_out) {
     return Sequential{{Run{audio, {file, w.seek}, {r.pcm, r.window, r.mel_max, length}},
