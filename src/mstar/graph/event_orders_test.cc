@@ -63,7 +63,7 @@ class EventOrders : public testing::TestWithParam<std::size_t> {
 };
 
 TEST_P(EventOrders, EveryInputIsWhatTheDeclarationSays) {
-  const sim::Outcome total = drive(num_seeds(40), [](sim::Options&, std::mt19937_64&) {});
+  const sim::Outcome total = drive(num_seeds(250), [](sim::Options&, std::mt19937_64&) {});
   EXPECT_GT(total.steps, 0);
   RecordProperty("steps", std::to_string(total.steps));
   RecordProperty("ahead_kept", std::to_string(total.ahead_kept));
@@ -72,7 +72,7 @@ TEST_P(EventOrders, EveryInputIsWhatTheDeclarationSays) {
 }
 
 TEST_P(EventOrders, AbortsAndCutsLeaveNothingBehind) {
-  drive(num_seeds(20), [](sim::Options& options, std::mt19937_64& rng) {
+  drive(num_seeds(100), [](sim::Options& options, std::mt19937_64& rng) {
     options.abort = rng() % 2 ? 0.01 : 0;
     options.cancel = rng() % 2 ? 0.01 : 0;
   });

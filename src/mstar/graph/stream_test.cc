@@ -292,6 +292,22 @@ TEST(Streams, BatchedAndStreamedRolloutNeverEmitTwice) {
   }
 }
 
+TEST(Streams, ARolloutOfOneStepIsASinglePass) {
+  const decl::Decl model = fixtures::vjepa2();
+  for (const std::int64_t kind : {1, 2})
+    for (const std::int64_t horizon : {1, 2}) {
+      decl::RequestParams params;
+      params.fields.set("kind", kind);
+      params.fields.set("horizon", horizon);
+      const auto plan = model.partitions()[0].plan(params);
+      const decl::PlanView view{params, {}, 0, {}, {}, {}, 0};
+      const auto decision = plan->next(view);
+      ASSERT_TRUE(decision);
+      const WalkRef walk = std::get<decl::NextWalk>(*decision).walk;
+      EXPECT_EQ(walk == model.find_walk("prefill_video"), horizon == 1) << kind;
+    }
+}
+
 // 25
 TEST(EarlySignals, ReplayStopsAtARemoval) {
   EarlySignals early(4);

@@ -157,6 +157,44 @@ void Simulator::check_end() {
   for (const auto& [port, stream] : streams_)
     for (const auto& [partition, finals] : stream.finals)
       if (finals > 1) fault("more than one final chunk");
+  for (std::size_t p = 0; p < partitions_.size(); ++p) {
+    int finals = 0;
+    for (const StreamInput& stream : model_.at(ref(p)).streams) finals += streams_[stream.port].finals[ref(p)];
+    if (partitions_[p].progress.final_consumed() && !partitions_[p].cancelled && finals == 0)
+      fault("a stream ended without a final chunk");
+  }
+  check_ledgers();
+  check_tokens();
+}
+
+// Every row that began was committed or rolled back, and the request gives everything back.
+void Simulator::check_ledgers() {
+  std::int64_t committed = 0;
+  for (Worker& worker : workers_) {
+    committed += worker.ledger.num_committed();
+    for (const Ahead& each : worker.ahead) worker.ledger.roll_back(each.partition, each.step.ticket);
+    worker.ahead.clear();
+    if (worker.ledger.num_in_flight() > 0) fault("a row is in flight after the end");
+    worker.ledger.remove();
+    if (!worker.ledger.fault().empty()) fault(worker.ledger.fault());
+  }
+  if (committed != out_.steps) fault("not every step was committed once");
+}
+
+// Tokens that the client gets are the tokens of committed rows, where nothing was cut off and no loop keeps only the
+// last.
+void Simulator::check_tokens() {
+  if (std::any_of(partitions_.begin(), partitions_.end(), [](const PartitionRun& p) { return p.cancelled; })) return;
+  std::set<decl::PortRef> last_only;
+  for (const CompiledWalk& walk : model_.walks())
+    for (const CompiledLoop& loop : walk.loops) last_only.insert(loop.spec->outputs.begin(), loop.spec->outputs.end());
+  for (const auto& [port, made] : tokens_made_) {
+    bool to_client = false;
+    for (const decl::Travel& travel : decl_.at(port).travel)
+      to_client = to_client || std::holds_alternative<decl::ToClient>(travel);
+    if (to_client && !last_only.count(port) && tokens_delivered_[port] != made)
+      fault("the client got " + std::to_string(tokens_delivered_[port]) + " tokens of " + std::to_string(made));
+  }
 }
 
 }  // namespace mstar::graph::sim

@@ -45,6 +45,8 @@ Outcome Simulator::run() {
     if (!out_.aborted && options_.abort > 0 && chance(options_.abort)) abort();
     if (options_.cancel > 0 && !out_.aborted && chance(options_.cancel)) cancel(ref(pick(partitions_.size())));
     if (!act()) break;
+    for (const Worker& worker : workers_)
+      if (!worker.ledger.fault().empty()) fault(worker.ledger.fault());
   }
   if (out_.faults.empty() && !out_.aborted) check_end();
   finish();

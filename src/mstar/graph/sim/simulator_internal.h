@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "mstar/graph/sim/ledger.h"
 #include "mstar/graph/sim/oracle.h"
 #include "mstar/graph/sim/simulator.h"
 
@@ -49,6 +50,7 @@ struct Worker {
   EarlySignals early;
   std::vector<Running> running;
   std::vector<Ahead> ahead;
+  Ledger ledger;
   bool known = false;
   bool removed = false;
 };
@@ -123,6 +125,8 @@ class Simulator {
   void cancel(decl::PartitionRef partition);
   void abort();
   void check_end();
+  void check_ledgers();
+  void check_tokens();
   void finish();
   const PlacedModel& placed_;
   const CompiledModel& model_;
@@ -145,6 +149,8 @@ class Simulator {
   std::map<decl::PartitionRef, std::map<decl::PortRef, Ids>> plan_given_;
   std::map<decl::PartitionRef, std::map<std::string, int>> caps_;
   std::map<std::vector<std::int32_t>, std::int32_t> stop_at_;
+  std::map<decl::PortRef, std::int64_t> tokens_made_;       // of ports that count tokens
+  std::map<decl::PortRef, std::int64_t> tokens_delivered_;  // to the client
   Effects effects_;
 };
 

@@ -13,6 +13,10 @@ bool Simulator::can_work(const Worker& worker) {
 
 void Simulator::drop_work(Worker& worker, decl::PartitionRef partition) {
   const auto of = [&](const auto& each) { return each.partition == partition; };
+  for (const Running& each : worker.running)
+    if (of(each)) worker.ledger.roll_back(partition, each.node.ticket);
+  for (const Ahead& each : worker.ahead)
+    if (of(each)) worker.ledger.roll_back(partition, each.step.ticket);
   worker.running.erase(std::remove_if(worker.running.begin(), worker.running.end(), of), worker.running.end());
   worker.ahead.erase(std::remove_if(worker.ahead.begin(), worker.ahead.end(), of), worker.ahead.end());
 }
@@ -41,6 +45,7 @@ void Simulator::apply(std::size_t w, PartitionSignal signal) {
     worker.states.clear();
     worker.running.clear();
     worker.ahead.clear();
+    worker.ledger.remove();
     return;
   }
   const auto state = worker.states.find(signal.partition);
@@ -51,15 +56,19 @@ void Simulator::apply(std::size_t w, PartitionSignal signal) {
   if (*accepted == Accepted::refused) ++out_.refused;
   publish(w, signal.partition);
   void_running(worker, signal.partition);
+  settle_ahead(worker, signal.partition);
 }
 
 // A stop of a peer may end steps that run here.
 void Simulator::void_running(Worker& worker, decl::PartitionRef partition) {
   const PartitionState& state = worker.states.at(partition);
-  worker.running.erase(
-      std::remove_if(worker.running.begin(), worker.running.end(),
-                     [&](const Running& r) { return r.partition == partition && !state.is_current(r.node); }),
-      worker.running.end());
+  worker.running.erase(std::remove_if(worker.running.begin(), worker.running.end(),
+                                      [&](const Running& r) {
+                                        const bool is_void = r.partition == partition && !state.is_current(r.node);
+                                        if (is_void) worker.ledger.roll_back(partition, r.node.ticket);
+                                        return is_void;
+                                      }),
+                       worker.running.end());
 }
 
 void Simulator::work(std::size_t w) {
@@ -68,6 +77,7 @@ void Simulator::work(std::size_t w) {
   if (!worker.ahead.empty() && chance(0.1)) {  // given up before it is known whether it was right
     Ahead& ahead = worker.ahead[pick(worker.ahead.size())];
     worker.states.at(ahead.partition).rollback_ahead(ahead.step.node);
+    worker.ledger.roll_back(ahead.partition, ahead.step.ticket);
     ++out_.ahead_dropped;
     worker.ahead.erase(worker.ahead.begin() + (&ahead - worker.ahead.data()));
   }
@@ -89,6 +99,7 @@ void Simulator::work(std::size_t w) {
 
 void Simulator::begin(Worker& worker, decl::PartitionRef partition, ReadyNode node) {
   const PartitionState& state = worker.states.at(partition);
+  if (!worker.ledger.in_flight(partition, node.ticket)) worker.ledger.admit(partition, node.ticket);
   worker.running.push_back({partition, node, state.path(node.node)});
   check_not_stopped(state, partition, node.node);
   check_inputs(state, partition, node.node);
@@ -207,7 +218,11 @@ void Simulator::complete(std::size_t w, std::size_t index) {
   out_.stopped_loops += static_cast<std::int64_t>(stops.size());
   note_stops(run, state, walk, node, stops);
   const std::int32_t pass = state.pass();
+  for (std::size_t o = 0; o < outputs.size(); ++o)
+    if (decl_.at(node.run->outputs[o]).counts_token)
+      tokens_made_[node.run->outputs[o]] += static_cast<std::int64_t>(outputs[o].size());
   if (!state.complete(run.node, outputs, signals, effects_)) return fault("a current step was refused");
+  worker.ledger.commit(run.partition, run.node.ticket);
   ++out_.steps;
   out_.num_tokens += effects_.num_tokens;
   if (effects_.done && effects_.done->pass != pass) fault("a fragment reports another pass");
@@ -266,6 +281,7 @@ void Simulator::try_ahead(Worker& worker) {
   // Nodes of the iteration that feed nothing must end too.
   for (const Running& each : worker.running)
     if (each.partition == run.partition) ahead.feeders.push_back(each.node);
+  worker.ledger.admit(ahead.partition, ahead.step.ticket);
   worker.ahead.push_back(std::move(ahead));
 }
 
@@ -291,6 +307,7 @@ void Simulator::settle_ahead(Worker& worker, decl::PartitionRef partition) {
       begin(worker, partition, {ahead.step.node, ahead.step.ticket});
     } else {
       ++out_.ahead_dropped;
+      worker.ledger.roll_back(partition, ahead.step.ticket);
     }
     worker.ahead.erase(worker.ahead.begin() + static_cast<std::ptrdiff_t>(a));
   }
@@ -315,6 +332,8 @@ void Simulator::publish(std::size_t w, decl::PartitionRef partition) {
     Ids& ids = at(partition).client[client.port];
     for (const std::int64_t id : ids_of(client.values)) ids.push_back(id);
     out_.client_values += static_cast<std::int64_t>(client.values.size());
+    if (decl_.at(client.port).counts_token)
+      tokens_delivered_[client.port] += static_cast<std::int64_t>(client.values.size());
   }
   for (Effects::Kept& kept : effects_.kept) {
     for (const WorkerId reader : kept.readers) send(w, reader.value, PartitionSignal{partition, kept.value});
