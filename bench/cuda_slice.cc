@@ -78,6 +78,8 @@ int run(int num_tokens) {
     check_decoder(report, **cuda);
     report.section("cost of a step");
     measure_steps(report, **cuda, num_tokens);
+    report.section("a worker");
+    check_worker(report, **cuda, num_tokens);
     std::printf("\n== summary\n");
     for (const std::string& line : report.table) std::printf("%s\n", line.c_str());
   }

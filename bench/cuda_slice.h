@@ -39,5 +39,7 @@ void check_ops(Report& report, Device& cuda);
 void check_decoder(Report& report, Device& cuda);
 // Host and device time of a step. `num_tokens` per request.
 void measure_steps(Report& report, Device& cuda, int num_tokens);
+// The same decoder behind a worker: the same tokens with and without running ahead, and what that gains.
+void check_worker(Report& report, Device& cuda, int num_tokens);
 
 }  // namespace mstar::bench

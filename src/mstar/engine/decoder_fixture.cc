@@ -13,8 +13,13 @@ std::unique_ptr<DecoderDecl> declare_decoder(const DecoderSpec& spec,
   out->kv = d.resource(spec.kv);
   out->sampler = d.resource(decl::Sampler{.name = "sampler", .vocab = spec.vocab});
   out->prompt = d.port({.name = "prompt", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {decl::FromRequest{}}});
-  out->token = d.port({.name = "token", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {decl::Keep{}}});
-  out->logits = d.port({.name = "logits", .axes = {{"vocab", spec.vocab}}, .travel = {decl::Keep{}}});
+  out->token = d.port({.name = "token",
+                       .dtype = DType::i32,
+                       .axes = {{"one", 1}},
+                       .travel = {decl::Keep{}, decl::ToClient{}},
+                       .counts_token = true});
+  if (spec.with_logits)
+    out->logits = d.port({.name = "logits", .axes = {{"vocab", spec.vocab}}, .travel = {decl::Keep{}}});
   decl::DeviceComponent component{.name = "decoder", .uses = {out->kv, out->sampler}};
   component.capture.rows = spec.captured_rows;
   component.max_batch_rows = spec.max_batch_rows;
@@ -28,8 +33,8 @@ std::unique_ptr<DecoderDecl> declare_decoder(const DecoderSpec& spec,
   out->decode = d.walk(
       "decode", decl::Loop{.name = "tokens",
                            .body = {decl::Run{.component = out->component, .inputs = {out->token}, .outputs = outputs}},
-                           .at_most = 1 << 20,
-                           .outputs = {out->token}});
+                           .stop = decl::TokenStop{.token = out->token},
+                           .at_most = 1 << 20});
   decl::for_each_run(d.at(out->prefill).root, [&](const decl::Run& run) { out->prefill_run = &run; });
   decl::for_each_run(d.at(out->decode).root, [&](const decl::Run& run) { out->decode_run = &run; });
   return out;
