@@ -14,7 +14,7 @@ using namespace mstar::decl;
 
 class Generator {
  public:
-  explicit Generator(std::uint64_t seed) : rng_(seed) {}
+  Generator(std::uint64_t seed, const MakeComponent& make) : rng_(seed), make_component_(make) {}
 
   Decl make() {
     std::vector<Section> roots;
@@ -179,7 +179,7 @@ class Generator {
     const PortRef end = d.port({.name = "end", .travel = {ToClient{}}});
     rest.outputs.push_back(end);
     roots.push_back(rest);
-    for (int c = 0; c < num_components_; ++c) d.component(DeviceComponent{.name = "c" + std::to_string(c)});
+    for (int c = 0; c < num_components_; ++c) component(d, "c" + std::to_string(c));
     std::vector<NextWalk> walks;
     std::vector<WalkRef> refs;
     for (std::size_t w = 0; w < roots.size(); ++w) {
@@ -200,7 +200,7 @@ class Generator {
                                                      return walks;
                                                    })});
     if (stream) {
-      const ComponentRef sink = d.component(DeviceComponent{.name = "sink"});
+      const ComponentRef sink = component(d, "sink");
       const PortRef heard = d.port({.name = "heard", .travel = {ToClient{}}});
       Section body = Run{sink, {streamed}, {heard}};
       if (chance(0.4)) body = Loop{.name = "sink_loop", .body = {body}, .at_most = 1000};
@@ -210,7 +210,13 @@ class Generator {
     return d;
   }
 
+  ComponentRef component(Decl& d, std::string name) const {
+    const ComponentRef ref(static_cast<std::uint16_t>(d.components().size()));
+    return d.component(make_component_ ? make_component_(std::move(name), ref) : DeviceComponent{.name = name});
+  }
+
   std::mt19937_64 rng_;
+  const MakeComponent& make_component_;
   std::vector<PortSpec> ports_;
   Ports kept_;
   std::vector<Ports> carried_;
@@ -222,9 +228,9 @@ class Generator {
 
 }  // namespace
 
-Decl random_model(std::uint64_t seed) {
+Decl random_model(std::uint64_t seed, const MakeComponent& make) {
   for (std::uint64_t attempt = 0;; ++attempt) {
-    Decl model = Generator(seed * 1000 + attempt).make();
+    Decl model = Generator(seed * 1000 + attempt, make).make();
     if (model.validate().empty()) return model;
   }
 }
