@@ -2,6 +2,7 @@
 """Makes speech files by chance from the clips of pocketsphinx-testdata: the same sound for the same seed.
 
     make_speech_set.py --seed 7 --count 50 --out DIR [--testdata /usr/share/pocketsphinx/test/data]
+    make_speech_set.py --plain --out DIR      the clips themselves, as 16 kHz WAV
 
 Clips are joined (every fifth file is longer than 30 s), overlaid with another speaker, sped up or slowed, filtered, made louder or
 softer, given silences and noise, then written at 8 to 48 kHz, mono or stereo, in one of nine formats. Two further files are edges:
@@ -132,16 +133,16 @@ def edges(out):
             for name, seconds in (("edge_silence.wav", 3.0), ("edge_short.wav", 0.05))]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--count", type=int, default=50)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--testdata", type=pathlib.Path, default=pathlib.Path("/usr/share/pocketsphinx/test/data"))
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    clips = {name: oracle.read_audio(arguments.testdata / name) for name in oracle.LIBRIVOX + oracle.CARDS + oracle.RAW}
-    known = oracle.known_transcripts(arguments.testdata)
+def plain(clips, known, out):
+    files = []
+    for name, pcm in clips.items():
+        file = name.replace("/", "_").rsplit(".", 1)[0] + ".wav"
+        write(out / file, pcm, RATE, "wav_s16")
+        files.append({"file": file, "seconds": round(len(pcm) / RATE, 3), "reference": known.get(name), "steps": [{"clip": name}]})
+    return files
+
+
+def chance_files(arguments, clips, known):
     chance = np.random.default_rng(arguments.seed)
     forms, files = [], []
     while len(forms) < arguments.count:  # every format and rate as often as the others
@@ -149,7 +150,21 @@ def main():
     rates = [RATES[i % len(RATES)] for i in chance.permutation(arguments.count)]
     for index in range(arguments.count):
         files.append(make(arguments.seed, index, clips, known, forms[index], rates[index], arguments.out))
-    files += edges(arguments.out)
+    return files + edges(arguments.out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--testdata", type=pathlib.Path, default=pathlib.Path("/usr/share/pocketsphinx/test/data"))
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    clips = {name: oracle.read_audio(arguments.testdata / name) for name in oracle.LIBRIVOX + oracle.CARDS + oracle.RAW}
+    known = oracle.known_transcripts(arguments.testdata)
+    files = plain(clips, known, arguments.out) if arguments.plain else chance_files(arguments, clips, known)
     (arguments.out / "set.json").write_text(json.dumps({"seed": arguments.seed, "files": files}, indent=1) + "\n")
     print("%d files, %.0f s of sound, in %s" % (len(files), sum(file["seconds"] for file in files), arguments.out))
 
