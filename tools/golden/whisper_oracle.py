@@ -9,6 +9,7 @@ segments (seconds, tokens with timestamps, avg_logprob, no_speech_prob), and win
 was decoded with, its tokens, and `margin`, the least gap between the first and the second logit over its steps. A
 small margin (under 0.05, say) marks a text that another rounding may change. `.raw` files are 16 kHz mono s16.
 
+--shakes tells for each clip of one window what else the oracle hears when its samples are off by a rounding: see shaken().
 With --testdata the clips with a known transcript get `reference` and `wer` (Whisper's English normaliser on both sides).
 """
 import argparse
@@ -26,6 +27,7 @@ RAW = ["goforward.raw", "numbers.raw", "something.raw", "tidigits/dhd.2934z.raw"
 # Pcm of the parts, in this order, with 8000 zero samples between: longer than one window.
 JOINED = {"joined/librivox_twice": LIBRIVOX * 2, "joined/everything": CARDS + LIBRIVOX + RAW + LIBRIVOX[::-1]}
 GAP_SAMPLES = 8000
+WINDOW_SAMPLES = 480000
 KNOWN = {"goforward.raw": "go forward ten meters", "tidigits/dhd.2934z.raw": "two nine three four zero"}
 
 
@@ -44,10 +46,10 @@ class Recorder:
             gaps = []
             for step in result.logits[0]:
                 top = np.partition(np.array(step).ravel(), -2)[-2:]
-                gaps.append(float(top[1] - top[0]))
+                gaps.append(round(float(top[1] - top[0]), 6))
             self.windows.append({
                 "prompt": list(prompt), "tokens": list(result.sequences_ids[0]), "score": result.scores[0],
-                "no_speech_prob": result.no_speech_prob, "margin": min(gaps, default=None)})
+                "no_speech_prob": result.no_speech_prob, "margin": min(gaps, default=None), "gaps": gaps})
         return results
 
 
@@ -84,6 +86,23 @@ def transcribe(whisper, pcm, language, condition):
         } for segment in segments],
         "windows": whisper.model.windows,
     }
+
+
+def shaken(whisper, pcm, language, condition, times, known):
+    """What else the oracle hears when every sample is off by 3e-7 of itself: [{text, tokens of each segment}], each once.
+
+    Rounding to int8 makes a large step of a small difference, so two right programs may part where the sound is unclear. What a program
+    may say is the oracle's own answer or one of these.
+    """
+    others, seen = [], [known]
+    for seed in range(times):
+        chance = np.random.default_rng(seed)
+        entry = transcribe(whisper, (pcm * (1 + 3e-7 * chance.standard_normal(len(pcm)))).astype(np.float32), language, condition)
+        tokens = [segment["tokens"] for segment in entry["segments"]]
+        if tokens not in seen:
+            seen.append(tokens)
+            others.append({"text": entry["text"], "tokens": tokens})
+    return others
 
 
 def normalise(words):
@@ -144,6 +163,7 @@ def main():
     parser.add_argument("--no-condition", action="store_true", help="condition_on_previous_text=False")
     parser.add_argument("--compute-type", default="float32", choices=["float32", "int8"])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--shakes", type=int, default=0, help="times that each clip is heard again with its samples off by 3e-7")
     parser.add_argument("audio", nargs="*", type=pathlib.Path)
     arguments = parser.parse_args()
     import ctranslate2
@@ -156,6 +176,11 @@ def main():
         items = ((str(path), read_audio(path), {}) for path in arguments.audio)
     for name, pcm, fields in items:
         entry = {"file": name, **fields, **transcribe(whisper, pcm, arguments.language, not arguments.no_condition)}
+        for window in entry["windows"]:
+            del window["gaps"]  # step by step is for compare_transcripts.py
+        if arguments.shakes and len(pcm) < WINDOW_SAMPLES:
+            tokens = [segment["tokens"] for segment in entry["segments"]]
+            entry["shaken"] = shaken(whisper, pcm, arguments.language, not arguments.no_condition, arguments.shakes, tokens)
         if name in known:
             entry["reference"] = known[name]
             entry["wer"] = word_error_rate(known[name], entry["text"])
@@ -165,7 +190,8 @@ def main():
         "oracle": "faster-whisper %s, ctranslate2 %s" % (faster_whisper.__version__, ctranslate2.__version__),
         "weights": arguments.name or arguments.weights.name,
         "options": {"beam_size": 1, "temperature": [0.0], "language": arguments.language, "compute_type": arguments.compute_type,
-                    "condition_on_previous_text": not arguments.no_condition, "cpu_threads": arguments.threads},
+                    "condition_on_previous_text": not arguments.no_condition, "cpu_threads": arguments.threads,
+                    "shakes": arguments.shakes},
         "files": files})
 
 
