@@ -47,7 +47,7 @@ Rollout expected_rollout(const Actions& actions, std::uint64_t seed) {
 
 std::vector<float> floats_of(const std::string& bytes) {
   std::vector<float> out(bytes.size() / sizeof(float));
-  std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
+  if (!out.empty()) std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
   return out;
 }
 
@@ -86,9 +86,7 @@ json pairs(const Actions& actions) {
 
 std::string raw(const Actions& actions) {
   const std::vector<float> numbers(actions.begin(), actions.end());
-  std::string out(numbers.size() * sizeof(float), '\0');
-  std::memcpy(out.data(), numbers.data(), out.size());
-  return out;
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float)};
 }
 
 Actions slice(const Actions& actions, std::size_t from, std::size_t to) {
