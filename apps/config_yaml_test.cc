@@ -162,7 +162,7 @@ TEST(Config, AFewBytesCannotBecomeAHugeTree) {
 }
 
 TEST(Config, TheExamplesInTheRepositoryAreRead) {
-  for (const char* name : {"whisper", "two_replicas", "two_models"}) {
+  for (const char* name : {"whisper", "two_replicas", "two_models", "two_processes"}) {
     const std::string path = std::string(MSTAR_SOURCE_DIR) + "/configs/" + name + ".yaml";
     const auto parsed = parse_config(read_whole(path).value_or("?"), path);
     EXPECT_TRUE(parsed) << parsed.error().message;

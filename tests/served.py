@@ -38,10 +38,11 @@ def form(fields, file_name="", data=b""):
 
 
 class Served:
-    """`mstar serve ARGUMENTS --port 0`, once it is ready."""
+    """`mstar serve ARGUMENTS --port 0`, once it is ready; `options` are of Popen."""
 
-    def __init__(self, binary, *arguments):
-        self.process = subprocess.Popen([binary, "serve", *map(str, arguments), "--port", "0"], stderr=subprocess.PIPE, text=True)
+    def __init__(self, binary, *arguments, **options):
+        self.process = subprocess.Popen([binary, "serve", *map(str, arguments), "--port", "0"], stderr=subprocess.PIPE, text=True,
+                                        **options)
         said, self.port = "", None
         while self.port is None:
             line = self.process.stderr.readline()

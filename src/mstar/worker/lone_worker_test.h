@@ -17,7 +17,11 @@ namespace mstar::worker {
 
 struct RecordingMesh final : wire::Mesh {
   std::vector<wire::ToConductor> sent;
-  bool to_worker(WorkerId, wire::ToWorker) override { return true; }
+  std::vector<std::pair<WorkerId, wire::ToWorker>> to_workers;
+  bool to_worker(WorkerId worker, wire::ToWorker message) override {
+    to_workers.emplace_back(worker, std::move(message));
+    return true;
+  }
   void to_conductor(wire::ToConductor message) override { sent.push_back(std::move(message)); }
   template <class T>
   std::vector<T> all() const {

@@ -232,6 +232,42 @@ TEST_F(WorkerTest, PoolsAreWholeAfterManyRequests) {
   EXPECT_EQ(worker_->stats().num_requests, 0);
 }
 
+// Between threads a tensor is the buffer that the step wrote, not its bytes.
+TEST_F(WorkerTest, TensorsGoToOtherWorkersAsTheBuffersThatTheyAre) {
+  const auto decoder = decl_.find_component("decoder");
+  WorkerModel model{.name = "lm",
+                    .compiled = &*compiled_,
+                    .components = {decoder},
+                    .limits = {.max_requests = 2, .max_rows = 8, .max_tokens = 256}};
+  Worker other({.id = WorkerId(1), .device = device_.get(), .models = {model}}, mesh_);
+  ASSERT_TRUE(other.load());
+  auto split = add(1);
+  graph::RequestPlacement placement(*compiled_, WorkerId(0));
+  placement.set(decoder, WorkerId(1));
+  split.placement = placement.table();
+  give(split);
+  give(start(1, "hear"));
+  settle();
+  ASSERT_EQ(mesh_.to_workers.size(), 1u);
+  EXPECT_EQ(mesh_.to_workers[0].first, WorkerId(1));
+  const auto& signal = std::get<wire::PartitionMessage>(mesh_.to_workers[0].second).signal.signal;
+  const Value value = std::get<graph::Delivery>(signal).values.at(0);
+  ASSERT_TRUE(value.device);
+  EXPECT_TRUE(value.host.is_signal());
+  give(wire::RemoveRequest{RequestId(1)});  // so that numbers are published at once
+  EXPECT_EQ(worker_->stats().num_handed_over, 1u);
+  EXPECT_EQ(worker_->stats().handed_over_bytes, value.device->size_bytes());
+  other.send(split);
+  other.send(start(1, "hear"));
+  other.send(std::move(mesh_.to_workers[0].second));
+  while (other.poll()) {
+  }
+  bool reported = false;
+  for (const auto& report : mesh_.all<wire::FragmentReport>()) reported |= report.worker == WorkerId(1);
+  EXPECT_TRUE(reported);
+  EXPECT_TRUE(mesh_.all<wire::RequestFailed>().empty());
+}
+
 TEST_F(WorkerTest, AHostComponentNeedsAHostPool) {
   WorkerModel model{.name = "lm", .compiled = &*compiled_, .limits = {.max_requests = 2}};
   RecordingMesh mesh;
