@@ -150,7 +150,7 @@ void Worker::put_back(Lane& lane, Row& row) {
 }
 
 bool Worker::begin_step(Lane& lane) {
-  lane.open.emplace().lane = &lane;
+  lane.open = Batch{&lane, nullptr, {}, {}};
   std::vector<Row>& rows = lane.open->rows;
   std::vector<engine::RowInputs> inputs;
   take_rows(lane, inputs);
