@@ -74,7 +74,8 @@ int run_serve(const ServeFlags& flags) {
   auto runtime = Runtime::build(settings->runtime);
   if (!runtime) return complain(runtime.error(), 1);
   Frontend& frontend = (*runtime)->frontend();
-  if (const Status warm = run_warmup(frontend, settings->warmup, (*runtime)->num_replicas()); !warm) return complain(warm.error(), 1);
+  if (const Status warm = run_warmup(frontend, settings->warmup, (*runtime)->num_replicas()); !warm)
+    return complain(warm.error(), 1);
   auto http = server::HttpServer::start(settings->server, frontend);
   if (!http) return complain(http.error(), 1);
   end.serving();

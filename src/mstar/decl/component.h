@@ -49,9 +49,10 @@ struct DeviceComponent {
   Capture capture = {};
   DType compute = DType::f32;
   int max_batch_rows = 1;
-  int max_batch_tokens = 0;      // 0: no limit but rows
-  // On an asynchronous device step N+1 may be prepared while N runs. Its body then sees values that N makes as tensors on
-  // the device, not on the host. No effect while a resource of `uses` cannot roll back (RecurrentState in place, Latents).
+  int max_batch_tokens = 0;  // 0: no limit but rows
+  // On an asynchronous device step N+1 may be prepared while N runs. Its body then sees values that N makes as tensors
+  // on the device, not on the host. No effect while a resource of `uses` cannot roll back (RecurrentState in place,
+  // Latents).
   bool run_ahead = true;
   bool chunked_prefill = false;  // long inputs are split over steps under max_batch_tokens
   std::vector<CombinedWalks> combined = {};
