@@ -182,6 +182,7 @@ int run_worker(int fd) {
   // to here.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::prctl(PR_SET_NAME, "mstar-worker");  // it was started as /proc/self/exe
   return WorkerProcess(fd).run();
 }
 

@@ -19,6 +19,7 @@ namespace {
 constexpr int kChildSocket = 3;
 constexpr std::chrono::milliseconds kGrace{2000};  // for a process to end by itself once its socket is closed
 constexpr int kLooks = 4;                          // in a row without a turn are a hang
+constexpr std::chrono::minutes kLoading{10};       // at most, until a process is ready
 constexpr std::chrono::minutes kSteady{1};         // a life of this length ends a row of deaths
 
 std::string describe(int status) {
@@ -90,6 +91,7 @@ WorkerProcesses::~WorkerProcesses() {
 }
 
 Status WorkerProcesses::start() {
+  ::signal(SIGCHLD, SIG_DFL);  // where it is ignored, ids of the dead would be used again under our hands
   std::promise<Status> started;
   auto result = started.get_future();
   // The system kills a child when the thread that started it ends, so one thread starts all and stays.
@@ -179,7 +181,6 @@ Status WorkerProcesses::spawn(Child& child) {
   child.started_at = Clock::now();
   child.restart_at.reset();
   child.killed_for.clear();
-  MSTAR_TRY_ASSIGN(auto setup, wire::encode(wire::Frame(child.setup)));
   MSTAR_TRY_ASSIGN(const auto sockets, wire::make_socket_pair());
   wire::Descriptor ours(sockets[0]);
   const wire::Descriptor theirs(sockets[1]);
@@ -194,7 +195,15 @@ Status WorkerProcesses::spawn(Child& child) {
       wire::Channel::Callbacks{
           [this, &child](std::span<const std::byte> bytes, const wire::Descriptor&) { return on_frame(child, bytes); },
           [this, &child] { events_.push(Closed{&child}); }});
-  child.channel->send(std::move(setup));
+  return ok_status();
+}
+
+// Its peers and then what to load: it cannot be ready, and so no request use it, before all of them can reach it.
+Status WorkerProcesses::set_up(Child& child) {
+  MSTAR_TRY(connect_all(child));
+  MSTAR_TRY_ASSIGN(auto setup, wire::encode(wire::Frame(child.setup)));
+  std::lock_guard lock(child.mutex);
+  if (child.channel) child.channel->send(std::move(setup));
   return ok_status();
 }
 
@@ -211,7 +220,7 @@ Status WorkerProcesses::connect(Child& child, Child& other) {
   return ok_status();
 }
 
-// To the processes that run already. It is done before this one can be ready, so before any request uses both.
+// To the processes that run already.
 Status WorkerProcesses::connect_all(Child& child) {
   const WorkerId id = child.setup.worker;
   for (const auto& other : children_) {
@@ -261,7 +270,7 @@ void WorkerProcesses::restart_due() {
     } else {
       child->restart_at = Clock::now() + options_.longest_delay;
     }
-    if (started) started = connect_all(*child);
+    if (started) started = set_up(*child);
     if (started) continue;
     log_error("worker {}: {}", child->setup.worker.value, started.error().message);
     if (!child->restart_at) kill(*child, started.error().message);
@@ -281,7 +290,11 @@ void WorkerProcesses::look_for_hangs() {
     bool hangs = false;
     {
       std::lock_guard lock(child->mutex);
-      if (!child->channel || !child->is_ready) continue;
+      if (!child->channel) continue;
+      if (!child->is_ready) {
+        if (Clock::now() - child->started_at > kLoading) kill(*child, "its process does not get ready and was killed");
+        continue;
+      }
       hangs = child->num_silent++ >= kLooks;
       if (auto ping = wire::encode(wire::Frame(wire::Ping{}))) child->channel->send(std::move(*ping));
     }
@@ -303,7 +316,7 @@ void WorkerProcesses::supervise(std::promise<Status>& started) {
   Status first = ok_status();
   for (std::size_t i = 0; i < children_.size() && first; ++i) {
     first = spawn(*children_[i]);
-    if (first) first = connect_all(*children_[i]);
+    if (first) first = set_up(*children_[i]);
   }
   started.set_value(std::move(first));
   for (bool stopping = false; !stopping;) {

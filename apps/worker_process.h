@@ -89,6 +89,7 @@ class WorkerProcesses {
   Status spawn(Child& child);
   Status connect(Child& child, Child& other);
   Status connect_all(Child& child);
+  Status set_up(Child& child);
   void on_closed(Child& child);
   void restart_due();
   void look_for_hangs();

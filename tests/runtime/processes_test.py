@@ -111,6 +111,23 @@ class Server(Case):
         self.assertEqual(children(server.process.pid)[0], workers[1])
         self.assertEqual(server.stop(), 0)
 
+    def test_requests_go_to_the_less_loaded_of_two_replicas(self):
+        for isolation in ("thread", "process"):
+            config = self.dir / f"twice_{isolation}.yaml"
+            config.write_text(f"model: {SEEDED}\nname: m\nisolation: {isolation}\nrouting: least_loaded\nnode_groups:\n"
+                              "- {components: [features, encoder, cross, decoder], ranks: [0, 1]}\n")
+            server = self.serve(config)
+            slots = [f'mstar_resource_used{{worker="{w}",model="m",resource="decoder.sampler"}}' for w in (1, 2)]
+            calls = []
+            for each in ([1, 1], [2, 2]):  # requests on each replica, after two more
+                calls += [self.send(server, TRANSCRIBE, {"model": "m"}, "long.wav", self.audio("long")) for _ in range(2)]
+                metrics = server.wait_for(lambda m: [m[slot] for slot in slots] == each)
+                self.assertEqual([metrics[slot] for slot in slots], each)
+            for call in calls:
+                call.close()  # the client goes: the work is given up
+            self.assertEqual(in_use(server.wait_for(lambda m: not in_use(m))), {})
+            self.assertEqual(server.stop(), 0)
+
     def test_sigterm_and_interrupt_for_the_whole_group_finish_what_is_in_flight(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             server = self.serve(self.config["process"])
