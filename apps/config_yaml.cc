@@ -133,8 +133,12 @@ void read_top(YamlMap& top, YamlFaults& faults, Settings& out) {
   top.size_bytes("memory", runtime.memory_bytes);
   if (top.choice("isolation", {"thread", "process"}, isolation)) runtime.isolation = static_cast<Isolation>(isolation);
   double hang_timeout_s = std::chrono::duration<double>(runtime.hang_timeout).count();
-  if (top.number("hang_timeout_s", 0, 86400, hang_timeout_s))
+  if (top.number("hang_timeout_s", 0, 86400, hang_timeout_s)) {
+    // Idle workers turn every 0.2 s, and are looked at four times.
+    if (hang_timeout_s > 0 && hang_timeout_s < 1)
+      faults.add(*top.find("hang_timeout_s"), "'hang_timeout_s' must be 0 (never) or at least 1");
     runtime.hang_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(hang_timeout_s * 1000.0));
+  }
   if (const YamlNode* node = top.find("limits")) read_limits(*node, faults, runtime);
   if (const YamlNode* node = top.find("server")) read_server(*node, faults, out.server);
   const YamlNode* const warmup = top.find("warmup_requests");

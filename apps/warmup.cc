@@ -23,11 +23,12 @@ Result<decl::ApiRequest> to_request(const Frontend& frontend, const WarmupReques
   return out;
 }
 
-Status run_copies(Frontend& frontend, const decl::ApiRequest& request, int num_copies) {
+Status run_copies(Frontend& frontend, decl::ApiRequest request, int num_copies) {
   Status first = ok_status();
   std::vector<std::shared_ptr<WaitingSink>> sinks;
   for (int i = 0; i < num_copies; ++i) {
     auto sink = std::make_shared<WaitingSink>();
+    request.replica = static_cast<std::uint32_t>(i);
     auto id = frontend.submit(request, sink);
     if (id) sinks.push_back(std::move(sink));
     if (!id && first.ok()) first = std::move(id.error());

@@ -7,8 +7,8 @@
 namespace mstar::apps {
 
 // Each request runs alone first and then as many times at once as its concurrency says, but at least `num_replicas`
-// times, so that the least-loaded choice reaches each replica; through the same door as every client's. Siblings
-// finish; the first failure is returned and stops the start. Blocks.
+// times, copy i on replica i; through the same door as every client's. Copies beyond the cap queue. Siblings finish;
+// the first failure is returned and stops the start. Blocks.
 Status run_warmup(Frontend& frontend, const std::vector<WarmupRequest>& requests, int num_replicas = 1);
 
 }  // namespace mstar::apps

@@ -37,9 +37,12 @@ std::string Runtime::worker_metrics() const {
   Metric steps("mstar_steps_total", "counter", "Steps run.");
   Metric rows("mstar_step_rows_total", "counter", "Rows in these steps.");
   Metric replays("mstar_graph_replays_total", "counter", "Steps that were one launch of a captured graph.");
+  Metric eager("mstar_eager_steps_total", "counter", "Steps that were launched kernel by kernel.");
+  Metric syncs("mstar_host_syncs_total", "counter", "Waits of a step loop for its device.");
   Metric ahead("mstar_rows_ahead_total", "counter", "Rows launched before the step before them was read.");
   Metric dropped("mstar_rows_dropped_total", "counter", "Rows launched, and then not wanted: at most one for a stop.");
   Metric allocations("mstar_step_allocations_total", "counter", "Fresh device buffers that steps took.");
+  Metric buffers("mstar_buffer_bytes", "gauge", "Device memory for values between components, used or kept for reuse.");
   Metric weights("mstar_weight_bytes", "gauge", "Of weights in device memory.");
   Metric handed_over("mstar_handed_over_total", "counter", "Device buffers that went straight to other workers.");
   Metric handed_over_bytes("mstar_handed_over_bytes_total", "counter", "Bytes of these.");
@@ -47,6 +50,7 @@ std::string Runtime::worker_metrics() const {
   for (std::size_t w = 0; w < num_workers(); ++w) {
     const wire::WorkerStats stats = worker_stats(w);
     const std::string worker = fmt::format("worker=\"{}\"", w);
+    buffers.add(worker, static_cast<std::int64_t>(stats.buffer_bytes));
     weights.add(worker, static_cast<std::int64_t>(stats.weight_bytes));
     handed_over.add(worker, static_cast<std::int64_t>(stats.num_handed_over));
     handed_over_bytes.add(worker, static_cast<std::int64_t>(stats.handed_over_bytes));
@@ -63,13 +67,16 @@ std::string Runtime::worker_metrics() const {
       steps.add(labels, counters.num_steps);
       rows.add(labels, counters.num_rows);
       replays.add(labels, counters.num_replays);
+      eager.add(labels, counters.num_eager);
+      syncs.add(labels, counters.num_host_syncs);
       ahead.add(labels, counters.num_ahead_rows);
       dropped.add(labels, counters.num_dropped_rows);
       allocations.add(labels, counters.num_allocations);
     }
   }
-  return used.text + total.text + steps.text + rows.text + replays.text + ahead.text + dropped.text + allocations.text +
-         weights.text + handed_over.text + handed_over_bytes.text + restarts.text;
+  return used.text + total.text + steps.text + rows.text + replays.text + eager.text + syncs.text + ahead.text +
+         dropped.text + allocations.text + buffers.text + weights.text + handed_over.text + handed_over_bytes.text +
+         restarts.text;
 }
 
 }  // namespace mstar::apps

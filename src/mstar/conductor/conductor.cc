@@ -167,11 +167,13 @@ void Conductor::admit() {
   note_numbers();
 }
 
-Result<WorkerId> Conductor::choose_replica(std::uint32_t model, std::size_t g) {
+Result<WorkerId> Conductor::choose_replica(std::uint32_t model, std::size_t g, std::optional<std::uint32_t> wanted) {
   std::vector<WorkerId> best;
   int least = 0;
   std::lock_guard lock(state_mutex_);
-  for (const WorkerId replica : options_.models[model].groups[g].replicas) {
+  const std::vector<WorkerId>& replicas = options_.models[model].groups[g].replicas;
+  if (wanted && ready_.count(replicas[*wanted % replicas.size()])) return replicas[*wanted % replicas.size()];
+  for (const WorkerId replica : replicas) {
     if (!ready_.count(replica)) continue;
     const auto at = load_.find({model, g, replica});
     const int load = at == load_.end() || options_.routing == Routing::random ? 0 : at->second;
@@ -190,7 +192,7 @@ Result<std::shared_ptr<const graph::PlacedModel>> Conductor::place(Request& requ
   const ServedDeployment& served = options_.models[model];
   graph::RequestPlacement placement(*served.compiled, WorkerId());
   for (std::size_t g = 0; g < served.groups.size(); ++g) {
-    MSTAR_TRY_ASSIGN(const WorkerId chosen, choose_replica(model, g));
+    MSTAR_TRY_ASSIGN(const WorkerId chosen, choose_replica(model, g, request.submit.replica));
     ++load_[{model, g, chosen}];
     request.replicas.emplace_back(g, chosen);
     for (const decl::ComponentRef component : served.groups[g].components) placement.set(component, chosen);

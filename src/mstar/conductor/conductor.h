@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -93,8 +94,9 @@ class Conductor final : public Frontend {
     std::map<decl::PortRef, std::vector<HostValue>> inputs;
     std::shared_ptr<EventSink> sink;  // owners: the server's connection and this request
     std::int64_t num_prompt_tokens = 0;
-    std::shared_ptr<ClientInputs> client;  // owners: this and open_; null when the model takes none
-    std::vector<ClientItems> sent = {};    // before the request was admitted
+    std::optional<std::uint32_t> replica = {};  // wanted of each node group
+    std::shared_ptr<ClientInputs> client;       // owners: this and open_; null when the model takes none
+    std::vector<ClientItems> sent = {};         // before the request was admitted
   };
   struct Push {
     RequestId id;
@@ -130,6 +132,7 @@ class Conductor final : public Frontend {
   std::string why_not_served(const ServedDeployment& served) const;
   std::string why_not_ready() const;
   void close_inputs(RequestId request);  // of a request that has ended
+  void forget_submitted();               // of a request that did not get in
 
   // ---- owner thread ----
   // conductor.cc: life and admission
@@ -148,7 +151,7 @@ class Conductor final : public Frontend {
   void begin(Submit submit);
   void add_to_workers(Request& request);
   Result<std::shared_ptr<const graph::PlacedModel>> place(Request& request);
-  Result<WorkerId> choose_replica(std::uint32_t model, std::size_t group);
+  Result<WorkerId> choose_replica(std::uint32_t model, std::size_t group, std::optional<std::uint32_t> wanted);
   void end(Request& request, RequestEvent event);
   void fail_waiting(Submit& submit, Error error);
   void erase_if_removed(RequestId id);

@@ -60,6 +60,7 @@ Result<Conductor::Submit> Conductor::make_submit(decl::ApiRequest& request) cons
     submit.params = std::make_shared<const decl::RequestParams>(std::move(intake.params));
     submit.inputs = std::move(intake.inputs);
     submit.num_prompt_tokens = intake.num_prompt_tokens;
+    submit.replica = request.replica;
   } catch (const std::exception& error) {
     return internal_error(std::string("the request could not be read: ") + error.what());
   }
@@ -78,7 +79,7 @@ Result<RequestId> Conductor::submit(decl::ApiRequest request, std::shared_ptr<Ev
   }
   const int allowed = options_.max_concurrent_requests + options_.max_queued_requests;
   if (num_submitted_.fetch_add(1) >= allowed) {
-    num_submitted_.fetch_sub(1);
+    forget_submitted();
     return exhausted("the queue is full (" + std::to_string(options_.max_queued_requests) +
                      " waiting); try again shortly");
   }
@@ -92,8 +93,17 @@ Result<RequestId> Conductor::submit(decl::ApiRequest request, std::shared_ptr<Ev
   }
   if (inbox_.push(Inbox(std::move(submit)))) return id;
   close_inputs(id);
-  num_submitted_.fetch_sub(1);
+  forget_submitted();
   return unavailable("the server is shutting down");
+}
+
+// drain() waits for the number.
+void Conductor::forget_submitted() {
+  {
+    std::lock_guard lock(state_mutex_);
+    num_submitted_.fetch_sub(1);
+  }
+  state_changed_.notify_all();
 }
 
 Status Conductor::push(RequestId request, std::string_view port, const HostValue& value, bool done) {

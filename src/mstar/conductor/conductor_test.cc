@@ -367,6 +367,24 @@ TEST_F(ConductorTest, RandomRoutingIgnoresLoad) {
   EXPECT_NE(counts[1], counts[2]);  // least-loaded would give 100 and 100
 }
 
+TEST_F(ConductorTest, AWarmUpRequestGetsTheReplicaThatItAsksFor) {
+  for (const Routing routing : {Routing::least_loaded, Routing::random}) {
+    make({1, 2}, {3}, {.max_concurrent_requests = 1, .routing = routing});
+    mesh_.sent.clear();
+    for (const std::uint32_t wanted : {1u, 1u, 0u, 1u, 2u}) {
+      ApiRequest request = {.model = "two", .text = "x"};
+      request.replica = wanted;
+      auto sink = std::make_shared<RecordingSink>();
+      const auto id = conductor_->submit(std::move(request), sink);
+      ASSERT_TRUE(id);
+      conductor_->poll();
+      EXPECT_EQ(chosen(*id), wanted % 2 + 1);
+      tell(wire::RequestFailed{*id, internal_error("x")});
+      for (const std::uint32_t worker : {wanted % 2 + 1, 3u}) tell(wire::Removed{*id, WorkerId(worker)});
+    }
+  }
+}
+
 TEST_F(ConductorTest, ReadyWordsBeforeTheLoopAreNotLost) {
   make({1}, {2});
   ConductorOptions options;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,6 +56,8 @@ struct ApiRequest {
   std::vector<Media> media;
   std::vector<Modality> output_modalities;
   bool stream = false;
+  // Of each node group, counted round: warm-up requests are spread by hand. No client sets it.
+  std::optional<std::uint32_t> replica = {};
   Params fields;  // everything else
 };
 

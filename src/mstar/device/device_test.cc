@@ -27,6 +27,17 @@ TEST(CpuDevice, CountsAllocationsAndRefusesWhatCannotBe) {
   EXPECT_FALSE(device->begin_capture({}));
 }
 
+TEST(CpuDevice, AContainersLimitCounts) {
+  constexpr std::size_t kGiB = std::size_t{1} << 30;
+  EXPECT_EQ(usable_memory_bytes(64 * kGiB, "", ""), 64 * kGiB);
+  EXPECT_EQ(usable_memory_bytes(64 * kGiB, "max", ""), 64 * kGiB);
+  EXPECT_EQ(usable_memory_bytes(64 * kGiB, "2147483648", ""), 2 * kGiB);
+  EXPECT_EQ(usable_memory_bytes(64 * kGiB, "", "2147483648"), 2 * kGiB);
+  EXPECT_EQ(usable_memory_bytes(64 * kGiB, "", "9223372036854771712"), 64 * kGiB);  // v1 without a limit
+  EXPECT_EQ(usable_memory_bytes(64 * kGiB, "12 GiB", "0"), 64 * kGiB);
+  EXPECT_EQ(usable_memory_bytes(kGiB, "2147483648", ""), kGiB);
+}
+
 TEST(CpuDevice, EventsAreReachedAndMeasureTime) {
   auto device = make_cpu_device();
   auto first = device->make_event(true), second = device->make_event(true);

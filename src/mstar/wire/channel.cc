@@ -145,10 +145,11 @@ void Channel::write() {
   while (const auto next = outbox_.pop()) {
     const std::uint64_t size = next->frame.size();
     if (!write_exactly(std::as_bytes(std::span(&size, 1)), next->along.get()) ||
-        !write_exactly(std::as_bytes(std::span(next->frame))))
+        !write_exactly(std::as_bytes(std::span(next->frame)))) {
+      close();  // half a frame is on its way: neither direction can go on
       break;
+    }
   }
-  outbox_.close();
   std::lock_guard lock(mutex_);
   writer_done_ = true;
   written_.notify_all();

@@ -59,7 +59,7 @@ struct Fields {
   static void of(Io& io, Ref<WorkerStats::Pool> p) { io(p.model, p.name, p.used, p.total, p.bytes); }
   static void of(Io& io, Ref<WorkerStats::Component> c) {
     io(c.model, c.name, c.num_steps, c.num_rows, c.num_tokens, c.num_replays, c.num_eager, c.num_allocations,
-       c.num_ahead_rows, c.num_dropped_rows);
+       c.num_ahead_rows, c.num_dropped_rows, c.num_host_syncs);
   }
   static void of(Io& io, Ref<WorkerStats> s) {
     io(s.pools, s.components, s.num_requests, s.num_early_signals, s.weight_bytes, s.arena_bytes, s.buffer_bytes,

@@ -113,6 +113,7 @@ struct WorkerStats {
     std::int64_t num_allocations = 0;   // fresh device buffers
     std::int64_t num_ahead_rows = 0;    // rows launched before they were certain
     std::int64_t num_dropped_rows = 0;  // rows launched, and then not wanted
+    std::int64_t num_host_syncs = 0;    // waits for the device
   };
   std::vector<Pool> pools;
   std::vector<Component> components;

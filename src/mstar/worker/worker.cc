@@ -109,7 +109,7 @@ bool Worker::poll() {
     if (stopping_) return true;
   }
   worked |= step_once();
-  if (!worked && stats_stale_) publish_stats_when_due();
+  if (stats_stale_) publish_stats_when_due(!worked);
   return worked;
 }
 
@@ -246,10 +246,12 @@ void Worker::finish_removal(Live& live) {
 }
 
 // A step's numbers may wait a little; that requests came or went may not.
-void Worker::publish_stats_when_due() {
+// An idle worker's statistics are up to date; those of a busy one are as old as the period at most.
+void Worker::publish_stats_when_due(bool idle) {
   const std::int64_t now_us = SteadyClock().now_us();
   const bool moved = stats_.num_requests != static_cast<std::int64_t>(requests_.size());
-  if (!moved && !requests_.empty() && now_us - stats_at_us_ < kStatsPeriodUs) return;
+  const bool at_once = idle && (moved || requests_.empty());
+  if (!at_once && now_us - stats_at_us_ < kStatsPeriodUs) return;
   stats_at_us_ = now_us;
   publish_stats();
 }
@@ -266,7 +268,7 @@ void Worker::publish_stats() {
     const engine::StepCounters& c = lane.engine->counters();
     stats.components.push_back({options_.models[lane.model].name, lane.engine->spec().name, c.num_steps, c.num_rows,
                                 c.num_tokens, c.num_replays, c.num_eager, c.num_allocations, c.num_ahead_rows,
-                                c.num_dropped_rows});
+                                c.num_dropped_rows, c.num_host_syncs});
     stats.weight_bytes += lane.engine->weight_bytes();
     stats.arena_bytes += lane.engine->arena_bytes();
   }

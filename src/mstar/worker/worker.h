@@ -174,7 +174,7 @@ class Worker {
   void fail_after(Live& live, const std::exception& error);
   void release_in_flight(Live& live);
   void finish_removal(Live& live);
-  void publish_stats_when_due();
+  void publish_stats_when_due(bool idle);
   void publish_stats();
 
   // worker_stages.cc: host components
@@ -219,7 +219,7 @@ class Worker {
                                 const std::vector<Values>& outputs, std::vector<graph::LoopIndex>& loops) const;
   void collect_ready(Live& live, decl::PartitionRef partition);
   void send_effects(Live& live, decl::PartitionRef partition, graph::Effects& effects);
-  void send_signal(const Live& live, WorkerId worker, decl::PartitionRef partition, graph::Signal signal);
+  void send_signal(Live& live, WorkerId worker, decl::PartitionRef partition, graph::Signal signal);
   bool send_client(Live& live, graph::Effects::Client& client);
 
   WorkerOptions options_;

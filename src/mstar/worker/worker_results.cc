@@ -86,7 +86,7 @@ void Worker::collect_ready(Live& live, PartitionRef partition) {
   }
 }
 
-void Worker::send_signal(const Live& live, WorkerId worker, PartitionRef partition, graph::Signal signal) {
+void Worker::send_signal(Live& live, WorkerId worker, PartitionRef partition, graph::Signal signal) {
   wire::PartitionMessage message{live.request, {partition, std::move(signal)}};
   if (worker == options_.id) {
     inbox_->push(Inbox(wire::ToWorker(std::move(message))));
@@ -98,7 +98,8 @@ void Worker::send_signal(const Live& live, WorkerId worker, PartitionRef partiti
       ++num_handed_over_;
       handed_over_bytes_ += value.device->size_bytes();
     }
-  mesh_.to_worker(worker, std::move(message));
+  if (!mesh_.to_worker(worker, std::move(message)))
+    fail(live, unavailable("worker " + std::to_string(worker.value) + ", which runs a part of the request, is gone"));
 }
 
 bool Worker::send_client(Live& live, graph::Effects::Client& client) {

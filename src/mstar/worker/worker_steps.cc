@@ -93,31 +93,31 @@ engine::RowInputs Worker::row_inputs(const Live& live, const Pending& pending) c
 
 void Worker::add_row(Lane& lane, Live& live, Row row, engine::RowInputs input, std::vector<engine::RowInputs>& inputs) {
   input.tag = static_cast<std::uint32_t>(lane.open->rows.size());
-  inputs.push_back(std::move(input));
   lane.open->rows.push_back(std::move(row));
   ++live.num_in_flight;
+  inputs.push_back(std::move(input));
 }
 
 // Moves ready nodes from the queue into the lane's rows, first come first served; skips those that are void. Then those
 // that rows in flight feed.
 void Worker::take_rows(Lane& lane, std::vector<engine::RowInputs>& inputs) {
-  std::deque<Pending> later;
   const std::size_t limit = static_cast<std::size_t>(lane.engine->spec().max_batch_rows);
   const bool keeps_state = !lane.engine->spec().uses.empty();
-  while (!lane.queue.empty() && inputs.size() < limit) {
-    const Pending pending = lane.queue.front();
-    lane.queue.pop_front();
+  // A row leaves the queue once it is in the batch, so that none is lost when memory runs out.
+  for (auto it = lane.queue.begin(); it != lane.queue.end() && inputs.size() < limit;) {
+    const Pending pending = *it;
     Live* live = find(pending.request);
-    if (!live || live->over() || !live->partitions[pending.partition.value]->is_current(pending.node)) continue;
-    engine::RowInputs row = row_inputs(*live, pending);
-    // Behind a row that will be rolled back nothing may stand.
-    if (keeps_state && (live->num_unwanted > 0 || clashes(row, inputs))) {
-      later.push_back(pending);
-      continue;
+    if (live && !live->over() && live->partitions[pending.partition.value]->is_current(pending.node)) {
+      engine::RowInputs row = row_inputs(*live, pending);
+      // Behind a row that will be rolled back nothing may stand.
+      if (keeps_state && (live->num_unwanted > 0 || clashes(row, inputs))) {
+        ++it;
+        continue;
+      }
+      add_row(lane, *live, {.pending = pending}, std::move(row), inputs);
     }
-    add_row(lane, *live, {.pending = pending}, std::move(row), inputs);
+    it = lane.queue.erase(it);
   }
-  lane.queue.insert(lane.queue.begin(), later.begin(), later.end());
   if (lane.runs_ahead) take_followers(lane, inputs);
 }
 

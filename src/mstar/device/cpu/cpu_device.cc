@@ -2,12 +2,17 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <new>
+#include <string>
+#include <system_error>
 
 namespace mstar {
 namespace {
@@ -37,6 +42,12 @@ std::string processor_name() {
   return "cpu";
 }
 
+std::string first_word_of(const char* path) {
+  std::string word;
+  std::ifstream(path) >> word;
+  return word;
+}
+
 class CpuDevice final : public Device {
  public:
   DeviceId id() const override { return {Backend::cpu, 0}; }
@@ -44,7 +55,10 @@ class CpuDevice final : public Device {
     return processor_name() + ", " + std::to_string(total_bytes() >> 20) + " MiB";
   }
   std::size_t total_bytes() const override {
-    return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+    const auto physical =
+        static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+    return usable_memory_bytes(physical, first_word_of("/sys/fs/cgroup/memory.max"),
+                               first_word_of("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
   }
   Result<void*> allocate(std::size_t bytes) override {
     void* pointer = ::operator new (bytes ? bytes : 1, std::align_val_t{256}, std::nothrow);
@@ -75,6 +89,17 @@ class CpuDevice final : public Device {
 };
 
 }  // namespace
+
+std::size_t usable_memory_bytes(std::size_t physical_bytes, std::string_view v2_limit, std::string_view v1_limit) {
+  std::size_t out = physical_bytes;
+  for (const std::string_view limit : {v2_limit, v1_limit}) {
+    std::uint64_t bytes = 0;
+    const auto [end, error] = std::from_chars(limit.data(), limit.data() + limit.size(), bytes);
+    if (error == std::errc() && end == limit.data() + limit.size() && bytes > 0)
+      out = std::min<std::size_t>(out, bytes);
+  }
+  return out;
+}
 
 std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
 

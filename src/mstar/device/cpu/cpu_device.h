@@ -1,7 +1,10 @@
 // The host as a device: plain memory, no queues; a call is done when it returns.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "mstar/device/device.h"
 
@@ -9,6 +12,10 @@ namespace mstar {
 
 // Thread: any. Memory comes from the C++ heap, 256-aligned.
 std::unique_ptr<Device> make_cpu_device();
+
+// The least of the machine's memory and a container's limits, as the files memory.max (cgroup v2) and
+// memory.limit_in_bytes (v1) hold them; empty, "max" or nonsense: no limit.
+std::size_t usable_memory_bytes(std::size_t physical_bytes, std::string_view v2_limit, std::string_view v1_limit);
 
 // Names the instruction set that the kernels need and this processor lacks; empty when it can run them.
 std::string missing_cpu_features();
