@@ -4,7 +4,9 @@ namespace mstar::nn {
 
 Result<Tensor> load_f32(const LoadContext& context, const std::string& home, const Shape& shape) {
   MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, shape));
-  return loaded.to_tensor(context.device, DType::f32);
+  auto out = loaded.to_tensor(context.device, DType::f32);
+  context.weights.release_pages(loaded);
+  return out;
 }
 
 Result<Linear> Linear::load(const LoadContext& context, const std::string& name, int num_outputs, int num_inputs,
@@ -13,9 +15,11 @@ Result<Linear> Linear::load(const LoadContext& context, const std::string& name,
   MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded,
                    context.weights.take(name + ".weight", {num_outputs, num_inputs}));
   const weights::AlignedParts aligned = loaded.aligned();
+  context.weights.release_pages(loaded);  // what was copied is read from the copy
   std::vector<LinearSource> sources;
   for (const auto& part : aligned.parts()) sources.push_back({part.weight, part.row_scale});
   MSTAR_TRY_ASSIGN(out.weight_, LinearWeight::pack(context.device, sources, context.storage, context.pool));
+  context.weights.release_pages(loaded);
   if (has_bias) {
     MSTAR_TRY_ASSIGN(out.bias_, load_f32(context, name + ".bias", {num_outputs}));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <system_error>
 #include <utility>
 
@@ -194,6 +195,15 @@ std::string Checkpoint::nearest(std::string_view name) const {
 
 void Checkpoint::release_pages() const {
   for (const auto& file : files_) file->release_pages();
+}
+
+void Checkpoint::release_pages(std::span<const std::byte> bytes) const {
+  const std::less_equal<const std::byte*> not_after;
+  for (const auto& file : files_) {
+    const auto all = file->bytes();
+    if (not_after(all.data(), bytes.data()) && not_after(bytes.data() + bytes.size(), all.data() + all.size()))
+      file->release_pages(bytes);
+  }
 }
 
 }  // namespace mstar::weights

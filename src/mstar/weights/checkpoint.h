@@ -63,8 +63,9 @@ class Checkpoint {
   std::optional<std::int64_t> integer(std::string_view name) const;
   // The stored name that reads most like `name`, for messages; empty when none is near.
   std::string nearest(std::string_view name) const;
-  // See MappedFile.
+  // See MappedFile. The second only of an array's bytes, or a part of them; bytes of elsewhere are left alone.
   void release_pages() const;
+  void release_pages(std::span<const std::byte> bytes) const;
 
  private:
   Checkpoint(std::filesystem::path path, Format format) : path_(std::move(path)), format_(format) {}

@@ -1,9 +1,12 @@
 #include "mstar/weights/checkpoint.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include "mstar/weights/checkpoint_writer_test.h"
 
@@ -43,6 +46,40 @@ TEST(MappedFile, MapsBytesAndOutlivesTheFile) {
   EXPECT_EQ((*file)->bytes().size(), 5u);
   (*file)->release_pages();
   EXPECT_EQ(std::memcmp((*file)->bytes().data(), "hello", 5), 0);
+}
+
+// Which pages of the bytes this process has mapped in now.
+std::vector<bool> pages_present(std::span<const std::byte> bytes, std::size_t page) {
+  // One eight-byte entry a page; a stream's buffer would ask for an odd number of bytes, which is refused.
+  const int map = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  std::vector<bool> out;
+  for (std::size_t at = 0; at < bytes.size(); at += page) {
+    std::uint64_t entry = 0;
+    const auto offset = reinterpret_cast<std::uintptr_t>(bytes.data() + at) / page * sizeof(entry);
+    const bool read = ::pread(map, &entry, sizeof(entry), static_cast<off_t>(offset)) == sizeof(entry);
+    out.push_back(read && (entry >> 63) != 0);
+  }
+  ::close(map);
+  return out;
+}
+
+TEST(MappedFile, ReleasesTheWholePagesOfAPart) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::string content(8 * page, 0);
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 31 >> 5);
+  const TestDirectory dir;
+  const auto file = MappedFile::open(dir.write("a", content));
+  ASSERT_TRUE(file);
+  const auto bytes = (*file)->bytes();
+  EXPECT_EQ(std::memcmp(bytes.data(), content.data(), content.size()), 0);
+  if (pages_present(bytes, page) != std::vector<bool>(8, true)) GTEST_SKIP() << "/proc/self/pagemap cannot be read";
+  (*file)->release_pages(bytes.subspan(page + 1, 3 * page));
+  EXPECT_EQ(pages_present(bytes, page), (std::vector<bool>{true, true, false, false, true, true, true, true}));
+  (*file)->release_pages(bytes.subspan(6 * page, 2 * page));
+  EXPECT_EQ(pages_present(bytes, page), (std::vector<bool>{true, true, false, false, true, true, false, false}));
+  (*file)->release_pages(bytes.subspan(10, 100));
+  EXPECT_TRUE(pages_present(bytes, page)[0]);
+  EXPECT_EQ(std::memcmp(bytes.data(), content.data(), content.size()), 0) << "they come back";
 }
 
 TEST(Checkpoint, OpensEachLayout) {

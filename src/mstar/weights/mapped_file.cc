@@ -58,4 +58,13 @@ void MappedFile::release_pages() const {
   if (data_) ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
 }
 
+void MappedFile::release_pages(std::span<const std::byte> part) const {
+  static const auto kPageBytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  // The mapping begins on a page. A page that the part shares with its neighbours stays.
+  const auto from = static_cast<std::size_t>(part.data() - data_);
+  const std::size_t begin = (from + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const std::size_t end = (from + part.size()) / kPageBytes * kPageBytes;
+  if (begin < end) ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
 }  // namespace mstar::weights

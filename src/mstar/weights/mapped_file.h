@@ -26,6 +26,8 @@ class MappedFile {
   const std::filesystem::path& path() const { return path_; }
   // Lets the system drop the pages that were read; they come back when touched. Called after weights were copied out.
   void release_pages() const;
+  // The same for the whole pages inside of `part`, which is of bytes().
+  void release_pages(std::span<const std::byte> part) const;
 
  private:
   MappedFile(std::filesystem::path path, const std::byte* data, std::size_t size)

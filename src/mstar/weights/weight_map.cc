@@ -248,6 +248,12 @@ Result<LoadedWeight> WeightMap::fill_home(std::string_view name, const Shape& ex
   return LoadedWeight(found->first, expected, std::move(parts));
 }
 
+void WeightMap::release_pages(const LoadedWeight& loaded) const {
+  for (const WeightPart& part : loaded.parts())
+    if (checkpoint_ && part.rows)
+      checkpoint_->release_pages({part.rows, static_cast<std::size_t>(part.num_rows * part.row_stride_bytes)});
+}
+
 Result<LoadedWeight> WeightMap::take(std::string_view home, const Shape& expected) {
   auto out = fill_home(home, expected);
   if (!out) failures_.emplace(home, out.error().message);

@@ -54,6 +54,10 @@ class WeightMap {
   // one). `whole` is the shape before the cut. Each part of a Fuse is cut by itself.
   Result<LoadedWeight> take_shard(std::string_view home, const Shape& whole, int rank, int num_ranks);
 
+  // To be called once `loaded`, of this map, was copied: lets the system drop its pages of the checkpoint, so that a
+  // load needs little more memory than its result. It can still be read.
+  void release_pages(const LoadedWeight& loaded) const;
+
   // One error that lists the weights whose home begins with none of the prefixes: no component of the model would take
   // them.
   Status check_prefixes(std::span<const std::string> home_prefixes) const;
