@@ -41,8 +41,7 @@ void Runtime::stop_workers() {
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::build(RuntimeConfig config) {
-  if (const std::string missing = missing_cpu_features(); !missing.empty())
-    return unavailable("this processor lacks " + missing + ", which mstar needs on x86-64");
+  MSTAR_TRY(check_cpu_features());
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(config)));
   runtime->device_ = make_cpu_device();
   MSTAR_TRY(runtime->load_models());

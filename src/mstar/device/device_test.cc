@@ -49,6 +49,20 @@ TEST(CpuDevice, EventsAreReachedAndMeasureTime) {
 }
 
 // On a machine without a GPU this is all that can be said of it; with one, the rest of the test runs.
+TEST(CpuFeatures, WhatAnOlderProcessorLacksIsNamed) {
+  const CpuFeatures all{true, true, true, true};
+  EXPECT_TRUE(check_cpu_features(all).ok());
+  EXPECT_EQ(missing_cpu_features(all), "");
+  EXPECT_EQ(missing_cpu_features({}), "AVX2, FMA, F16C, BMI2");
+  CpuFeatures ivy_bridge;
+  ivy_bridge.f16c = true;
+  const Status refused = check_cpu_features(ivy_bridge);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::unavailable);
+  EXPECT_NE(refused.error().message.find("needs a processor with AVX2"), std::string::npos);
+  EXPECT_NE(refused.error().message.find("lacks AVX2, FMA, BMI2"), std::string::npos) << refused.error().message;
+}
+
 TEST(CudaDevice, IsUnavailableWithAReasonOrWorks) {
   const auto beyond = make_cuda_device(num_cuda_devices());
   ASSERT_FALSE(beyond);

@@ -1,5 +1,8 @@
 #include "mstar/device/cpu/cpu_device.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <unistd.h>
 
 #include <algorithm>
@@ -103,17 +106,39 @@ std::size_t usable_memory_bytes(std::size_t physical_bytes, std::string_view v2_
 
 std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
 
-std::string missing_cpu_features() {
+CpuFeatures cpu_features() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  std::string missing;
-  if (!__builtin_cpu_supports("avx2")) missing += " AVX2";
-  if (!__builtin_cpu_supports("fma")) missing += " FMA";
-  if (!missing.empty()) missing.erase(0, 1);
-  return missing;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool has_leaf = __get_cpuid(1, &a, &b, &c, &d) != 0;
+  return {.avx2 = __builtin_cpu_supports("avx2") != 0,
+          .fma = __builtin_cpu_supports("fma") != 0,
+          .f16c = has_leaf && (c & bit_F16C) != 0,
+          .bmi2 = __builtin_cpu_supports("bmi2") != 0};
 #else
-  return {};
+  return {true, true, true, true};
 #endif
+}
+
+std::string missing_cpu_features(const CpuFeatures& features) {
+  std::string missing;
+  const auto need = [&](bool has, const char* name) {
+    if (!has) missing += std::string(missing.empty() ? "" : ", ") + name;
+  };
+  need(features.avx2, "AVX2");
+  need(features.fma, "FMA");
+  need(features.f16c, "F16C");
+  need(features.bmi2, "BMI2");
+  return missing;
+}
+
+Status check_cpu_features(const CpuFeatures& features) {
+  const std::string missing = missing_cpu_features(features);
+  if (missing.empty()) return ok_status();
+  return unavailable(
+      "mstar needs a processor with AVX2, FMA, F16C and BMI2 (x86-64-v3: Intel since Haswell, AMD since "
+      "Zen); this one, or the virtual machine on it, lacks " +
+      missing);
 }
 
 }  // namespace mstar
