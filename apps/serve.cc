@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "mstar/base/log.h"
 #include "mstar/server/http_server.h"
+#include "open_files.h"
 #include "settings.h"
 #include "signals.h"
 #include "startup_text.h"
@@ -71,6 +72,10 @@ int run_serve(const ServeFlags& flags) {
 
   auto settings = serve_settings(flags);
   if (!settings) return complain(settings.error(), settings.error().code == Code::invalid_request ? 2 : 1);
+  const std::size_t fitting = raise_open_files(settings->server.max_connections);
+  if (fitting < settings->server.max_connections)
+    log_warn("{}", open_files_warning(settings->server.max_connections, fitting));
+  settings->server.max_connections = fitting;
   auto runtime = Runtime::build(settings->runtime);
   if (!runtime) return complain(runtime.error(), 1);
   Frontend& frontend = (*runtime)->frontend();
