@@ -4,7 +4,9 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <deque>
 
 #include "commands.h"
@@ -46,8 +48,9 @@ class Transcription {
   void start_next();
   void settle(File& file);
   void print_ready();
-  void deliver(const File& file, bool partial);
-  void fault(const std::string& text);
+  // False: it could not be written, which was said.
+  bool deliver(const File& file, bool partial);
+  bool fault(const std::string& text);  // false, always
   void draw();
   int finish();
 
@@ -67,9 +70,10 @@ class Transcription {
   TranscribeJob::Clock::time_point began_;
 };
 
-void Transcription::fault(const std::string& text) {
+bool Transcription::fault(const std::string& text) {
   board_.say("mstar: " + text);
   ++num_faults_;
+  return false;
 }
 
 Status Transcription::prepare() {
@@ -166,14 +170,13 @@ void Transcription::settle(File& file) {
   const FileProgress progress = file.job->progress();
   const bool partial = error.has_value();
   const bool has_text = !file.job->transcript().segments.empty();
-  if (!partial) {
-    ++num_done_;
-    audio_s_ += progress.duration_s.value_or(progress.done_s);
-  } else if (error->code != Code::cancelled || stop_signal_ == 0) {
+  if (partial && (error->code != Code::cancelled || stop_signal_ == 0))
     fault(file.input.shown() + ": " + error->message);
-  }
-  if (!to_stdout() && (!partial || has_text)) deliver(file, partial);
-  if (!partial && !flags_.quiet) board_.say(done_line(progress) + (to_stdout() ? "" : " -> " + file.output.string()));
+  const bool written = to_stdout() || (partial && !has_text) || deliver(file, partial);
+  if (partial || !written) return;
+  ++num_done_;
+  audio_s_ += progress.duration_s.value_or(progress.done_s);
+  if (!flags_.quiet) board_.say(done_line(progress) + (to_stdout() ? "" : " -> " + file.output.string()));
 }
 
 // Standard output gets the files in the order of the arguments.
@@ -185,7 +188,7 @@ void Transcription::print_ready() {
   }
 }
 
-void Transcription::deliver(const File& file, bool partial) {
+bool Transcription::deliver(const File& file, bool partial) {
   const Transcript transcript = file.job->transcript();
   const std::string note =
       file.input.shown() + ": only the first " + format_clock(file.job->progress().done_s) + " was transcribed";
@@ -196,7 +199,7 @@ void Transcription::deliver(const File& file, bool partial) {
     std::error_code ignored;
     if (!partial) std::filesystem::remove(partial_path(file.output), ignored);
     if (partial) board_.say(note + ", written to " + path.string());
-    return;
+    return true;
   }
   board_.clear();
   std::string text;
@@ -208,9 +211,10 @@ void Transcription::deliver(const File& file, bool partial) {
     text = (num_printed_ > 1 ? "\n==> " : "==> ") + file.input.shown() + " <==\n" +
            render_transcript(transcript, format_, partial);
   }
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (std::fflush(stdout) != 0) fault("cannot write to standard output");
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    return fault(std::string("cannot write to standard output: ") + std::strerror(errno));
   if (partial) board_.say(note);
+  return true;
 }
 
 void Transcription::draw() {
