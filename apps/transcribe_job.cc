@@ -47,7 +47,7 @@ void TranscribeJob::on_event(RequestEvent event) {
   std::lock_guard lock(mutex_);
   if (auto* chunk = std::get_if<decl::Chunk>(&event)) {
     if (chunk->format != "segment") return;
-    auto segment = parse_segment(chunk->value.text());
+    auto segment = parse_transcript_segment(chunk->value.text());
     if (segment) {
       transcript_.segments.push_back(std::move(*segment));
     } else if (!error_) {

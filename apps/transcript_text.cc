@@ -9,12 +9,6 @@ namespace {
 
 using nlohmann::json;
 
-std::optional<double> figure(const json& object, const char* name) {
-  const auto found = object.find(name);
-  if (found == object.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
-}
-
 // `members` go first into the object that `text` is.
 std::string with_members(const std::string& text, const std::string& members) {
   return "{" + members + "," + text.substr(1);
@@ -31,28 +25,6 @@ Result<TranscriptFormat> transcript_format(const std::string& name) {
   for (std::size_t i = 0; i < std::size(kTranscriptFormats); ++i)
     if (name == kTranscriptFormats[i]) return static_cast<TranscriptFormat>(i);
   return invalid_request("--format must be txt, srt, vtt or json, not '" + name + "'");
-}
-
-Result<TranscriptSegment> parse_segment(std::string_view text) {
-  const json parsed = json::parse(text.begin(), text.end(), nullptr, false);
-  const auto said = parsed.is_object() ? parsed.find("text") : parsed.end();
-  const auto start = parsed.is_object() ? figure(parsed, "start") : std::nullopt;
-  const auto end = parsed.is_object() ? figure(parsed, "end") : std::nullopt;
-  if (said == parsed.end() || !said->is_string() || !start || !end)
-    return internal_error("the model gave a segment that is not the JSON it should be");
-  TranscriptSegment out;
-  out.text = said->get<std::string>();
-  out.start_s = *start;
-  out.end_s = *end;
-  out.seek_frames = static_cast<std::int64_t>(figure(parsed, "seek").value_or(0));
-  if (const auto tokens = parsed.find("tokens"); tokens != parsed.end() && tokens->is_array())
-    for (const json& each : *tokens)
-      if (each.is_number_integer()) out.tokens.push_back(each.get<std::int32_t>());
-  out.temperature = figure(parsed, "temperature");
-  out.avg_logprob = figure(parsed, "avg_logprob");
-  out.compression_ratio = figure(parsed, "compression_ratio");
-  out.no_speech_prob = figure(parsed, "no_speech_prob");
-  return out;
 }
 
 std::string whole_text(const std::vector<TranscriptSegment>& segments) {

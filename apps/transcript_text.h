@@ -1,4 +1,4 @@
-// A transcript's segments as the runtime emits them, and the files that are written from them. Pure functions.
+// The files that are written from a transcript. Pure functions.
 #pragma once
 
 #include <string>
@@ -14,10 +14,6 @@ enum class TranscriptFormat { txt, srt, vtt, json };
 inline constexpr const char* kTranscriptFormats[] = {"txt", "srt", "vtt", "json"};  // also the files' extensions
 // invalid_request lists the formats.
 Result<TranscriptFormat> transcript_format(const std::string& name);
-
-// One chunk of format "segment": JSON. internal when it is not such JSON; members other than text, start and end may
-// miss.
-Result<TranscriptSegment> parse_segment(std::string_view json);
 
 // The text of all segments, without space at its ends.
 std::string whole_text(const std::vector<TranscriptSegment>& segments);

@@ -15,26 +15,10 @@ Transcript example() {
   Transcript out;
   out.language = "en";
   out.duration_s = 40;
-  out.segments.push_back(*parse_segment(kSegment));
+  out.segments.push_back(*parse_transcript_segment(kSegment));
   out.segments.push_back({.start_s = 32.5, .end_s = 35, .text = " More."});
   out.text = whole_text(out.segments);
   return out;
-}
-
-TEST(ParseSegment, ReadsWhatTheModelEmits) {
-  const auto segment = parse_segment(kSegment);
-  ASSERT_TRUE(segment);
-  EXPECT_EQ(segment->text, " Hello there.");
-  EXPECT_EQ(segment->seek_frames, 3000);
-  EXPECT_EQ(segment->end_s, 32.5);
-  EXPECT_EQ(segment->tokens, (std::vector<std::int32_t>{1, 2}));
-  EXPECT_EQ(segment->avg_logprob, -0.25);
-}
-
-TEST(ParseSegment, RefusesWhatIsNoSegment) {
-  for (const char* text :
-       {"", "[]", "7", "{", R"({"text":"a"})", R"({"text":1,"start":0,"end":1})", R"({"start":0,"end":1})"})
-    EXPECT_FALSE(parse_segment(text)) << text;
 }
 
 TEST(TranscriptFormat, NamesTheChoices) {

@@ -24,7 +24,7 @@ class TranscriptBuilder {
     if (chunk.modality != decl::Modality::text) return std::string();
     std::string delta(chunk.value.text());
     if (chunk.format == "segment") {
-      MSTAR_TRY_ASSIGN(Segment segment, parse_segment(chunk.value.text()));
+      MSTAR_TRY_ASSIGN(TranscriptSegment segment, parse_transcript_segment(chunk.value.text()));
       delta = segment.text;
       transcript_.segments.push_back(std::move(segment));
     }

@@ -41,7 +41,9 @@ std::string join_lines(std::string_view text) {
 
 std::string cue_text(std::string_view text) {
   std::string out = join_lines(strip_spaces(text));
-  replace_all(out, "-->", "->");
+  // What is left of a longer arrow is looked at again.
+  for (std::size_t at = out.find("-->"); at != std::string::npos; at = out.find("-->", at - (at > 0 ? 1 : 0)))
+    out.replace(at, 3, "->");
   return out;
 }
 
@@ -70,7 +72,7 @@ Json segment_json(const TranscriptSegment& segment, std::size_t id) {
 
 Json word_json(const TranscriptWord& word) {
   Json json;
-  json["word"] = word.text;
+  json["word"] = strip_spaces(word.text);
   json["start"] = rounded(word.start_s);
   json["end"] = rounded(word.end_s);
   set_figure(json, "probability", word.probability);

@@ -2,41 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "mstar/text/transcript.h"
 
 namespace mstar {
-
-struct TranscriptWord {
-  std::string text;  // as decoded, so most start with a space
-  double start_s = 0;
-  double end_s = 0;
-  std::optional<double> probability;
-};
-
-struct TranscriptSegment {
-  double start_s = 0;
-  double end_s = 0;
-  std::string text;  // as decoded, so most start with a space
-  std::vector<std::int32_t> tokens;
-  std::int64_t seek_frames = 0;  // where the window starts, in mel frames of 10 ms
-  std::optional<double> temperature;
-  std::optional<double> avg_logprob;
-  std::optional<double> compression_ratio;
-  std::optional<double> no_speech_prob;
-  std::vector<TranscriptWord> words;
-};
-
-struct Transcript {
-  std::string task = "transcribe";
-  std::string language;  // as the client is to see it
-  double duration_s = 0;
-  std::string text;
-  std::vector<TranscriptSegment> segments;
-};
 
 // "hh:mm:ss,mmm", more digits for 100 hours and more. Milliseconds round half to even. What is below 0 or no number
 // counts as 0. Without always_hours the hours are left out while they are 0.
@@ -67,9 +39,9 @@ struct VerboseJsonOptions {
   bool segments = true;
   bool words = false;  // one flat list, as `timestamp_granularities=word`
 };
-// The OpenAI API's verbose_json: task, language, duration, text, segments (id, seek, start, end, text, tokens and the
-// figures that are set), words. Seconds are rounded to milliseconds. Ill-formed UTF-8 becomes U+FFFD; a figure that is
-// no finite number is null.
+// The OpenAI API's verbose_json: task, language, duration, text, words (stripped), segments (id, seek, start, end,
+// text, tokens and the figures that are set). Seconds are rounded to milliseconds. Ill-formed UTF-8 becomes U+FFFD; a
+// figure that is no finite number is null.
 std::string write_verbose_json(const Transcript& transcript, VerboseJsonOptions options = {});
 
 }  // namespace mstar

@@ -74,7 +74,7 @@ TEST(Subtitles, VerboseJson) {
   EXPECT_FALSE(words.contains("segments"));
   ASSERT_EQ(words["words"].size(), 2u);
   EXPECT_EQ(words["words"][0]["probability"], 0.5);
-  EXPECT_EQ(words["words"][1]["word"], " \"hi\"");
+  EXPECT_EQ(words["words"][1]["word"], "\"hi\"");
   EXPECT_EQ(nlohmann::json::parse(write_json(transcript)).size(), 1u);
 }
 
