@@ -7,7 +7,8 @@
 The mstar command is called once as `COMMAND --format json --output DIR/NAME FILES...`; without --mstar only the oracle is recorded, with
 --again the files of an earlier call are compared. The oracle is kept as DIR/oracle-NAME.json and used again while the set and the options
 are the same. mstar reads the files themselves; with --same-samples it gets the 16 kHz samples that the oracle's decoder and resampler
-made of them, so that only the model is compared. Files listed with --only are the only ones.
+made of them, so that only the model is compared. With --shaken the oracle itself takes mstar's place, hearing every sample off by 3e-7 of
+itself: how often a text is not determined by the sound and the weights. Files listed with --only are the only ones.
 
 For each text that differs: the first token that does, and how close the oracle's choice was there (logits; openai-whisper's recorder also
 tells the gap of the timestamp rule). Exit code 1 when a text differs whose windows all have a margin over --margin (a smaller one may turn
@@ -21,6 +22,7 @@ import shlex
 import subprocess
 import sys
 import time
+import zlib
 
 import whisper_oracle as oracle
 
@@ -29,20 +31,25 @@ SHORTEST_S = 0.1  # mstar refuses sounds below
 
 def oracle_of(arguments):
     """The oracle's transcribe(pcm)."""
+    options = {"language": arguments.language, "condition": not arguments.no_condition, "task": arguments.task,
+               "prompt": arguments.prompt}
     if arguments.oracle == "faster-whisper":
         whisper = oracle.open_model(arguments.weights, arguments.compute_type, arguments.threads)
-        return lambda pcm: oracle.transcribe(whisper, pcm, arguments.language, not arguments.no_condition)
+        return lambda pcm: oracle.transcribe(whisper, pcm, **options)
     import openai_oracle
     model = openai_oracle.open_model(arguments.weights, arguments.threads, arguments.oracle.endswith("f64"))
-    return lambda pcm: openai_oracle.transcribe(model, pcm, arguments.language, not arguments.no_condition)
+    return lambda pcm: openai_oracle.transcribe(model, pcm, **options)
 
 
-def record_oracle(arguments, files):
+def record_oracle(arguments, files, shaken=False):
     """The oracle's entries by file name; cached beside the set."""
     name = "%s-%s-%s%s" % (arguments.weights.name, arguments.language or "auto", arguments.compute_type,
                            "-alone" if arguments.no_condition else "")
     if arguments.oracle != "faster-whisper":
         name = "%s-%s" % (arguments.oracle, name)
+    name += "-translate" if arguments.task == "translate" else ""
+    name += "-prompt-%08x" % zlib.crc32(arguments.prompt.encode()) if arguments.prompt else ""
+    name += "-shaken" if shaken else ""
     path = arguments.set / ("oracle-%s.json" % name)
     stamp = (arguments.set / "set.json").stat().st_mtime_ns
     entries = {}
@@ -54,7 +61,8 @@ def record_oracle(arguments, files):
     if missing:
         transcribe, start = oracle_of(arguments), time.monotonic()
         for file in missing:
-            entries[file] = {"file": file, **transcribe(oracle.read_audio(arguments.set / file))}
+            pcm = oracle.read_audio(arguments.set / file)
+            entries[file] = {"file": file, **transcribe(oracle.shake(pcm, 0) if shaken else pcm)}
             oracle.write_json(path, {"set_mtime_ns": stamp, "files": list(entries.values())})
             print("oracle %s: %s" % (file, entries[file]["text"]), file=sys.stderr)
         print("oracle: %.1f s" % (time.monotonic() - start), file=sys.stderr)
@@ -173,7 +181,10 @@ def report(arguments, files, truth, ours):
             clear += margin > arguments.margin
             print("%s: margin %.3f, %s\n    %s" % (name, margin, first_difference(expected["text"], text),
                                                   first_token(expected, actual)))
-        segments += same_segments(expected, actual)
+        timed = same_segments(expected, actual)
+        segments += timed
+        if text == expected["text"] and not timed:
+            print("%s: the same text, other times; %s" % (name, first_token(expected, actual)))
         languages += actual.get("language") == expected["language"]
         if expected["text"]:
             to_oracle.append(words_and_errors(expected["text"], text))
@@ -194,10 +205,13 @@ def main():
     parser.add_argument("--mstar", help="the command up to the options named above")
     parser.add_argument("--again", action="store_true", help="compare what mstar wrote before")
     parser.add_argument("--same-samples", action="store_true", help="mstar hears the oracle's samples")
+    parser.add_argument("--shaken", action="store_true", help="the oracle against itself")
     parser.add_argument("--label", default="mstar", help="directory of mstar's files, in the set's")
     parser.add_argument("--only", nargs="+", help="names of files")
     parser.add_argument("--language")
     parser.add_argument("--no-condition", action="store_true", help="condition_on_previous_text=False")
+    parser.add_argument("--task", default="transcribe", choices=["transcribe", "translate"])
+    parser.add_argument("--prompt", help="the oracle's initial_prompt; mstar's own options belong into --mstar")
     parser.add_argument("--compute-type", default="float32", choices=["float32", "int8"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--margin", type=float, default=0.05)
@@ -205,6 +219,13 @@ def main():
     files = json.loads((arguments.set / "set.json").read_text())["files"]
     files = [file for file in files if not arguments.only or file["file"] in arguments.only]
     truth = record_oracle(arguments, files)
+    if arguments.shaken:
+        ours = record_oracle(arguments, files, shaken=True)
+        for entry in ours.values():
+            for segment in entry["segments"]:
+                segment["seek"] = segment["seek_frames"]
+        report(arguments, files, truth, ours)
+        return 0
     if not arguments.mstar and not arguments.again:
         pairs = [words_and_errors(file["reference"], truth[file["file"]]["text"]) for file in files if file["reference"]]
         print("%d files, word errors of the oracle %s" % (len(files), rate(pairs)))

@@ -141,11 +141,11 @@ def open_model(weights, threads, f64=False):
     return Recorder(model.eval())
 
 
-def transcribe(recorder, pcm, language, condition, prompt=None):
+def transcribe(recorder, pcm, language, condition, task="transcribe", prompt=None):
     """One file, in the shape of whisper_oracle.transcribe()."""
     recorder.windows = []
     result = recorder.model.transcribe(pcm, language=language, temperature=0.0, condition_on_previous_text=condition, fp16=False,
-                                       initial_prompt=prompt)
+                                       task=task, initial_prompt=prompt)
     return {
         "text": result["text"].strip(), "language": result["language"], "num_samples": int(pcm.shape[0]),
         "segments": [{

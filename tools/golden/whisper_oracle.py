@@ -69,10 +69,11 @@ def read_audio(path):
     return decode_audio(str(path))
 
 
-def transcribe(whisper, pcm, language, condition):
+def transcribe(whisper, pcm, language, condition, task="transcribe", prompt=None):
     whisper.model.windows = []
     segments, about = whisper.transcribe(
-        pcm, language=language, beam_size=1, temperature=[0.0], condition_on_previous_text=condition, vad_filter=False)
+        pcm, language=language, beam_size=1, temperature=[0.0], condition_on_previous_text=condition, vad_filter=False,
+        task=task, initial_prompt=prompt)
     segments = list(segments)
     return {
         "text": "".join(segment.text for segment in segments).strip(),
@@ -88,16 +89,20 @@ def transcribe(whisper, pcm, language, condition):
     }
 
 
+def shake(pcm, seed):
+    """The sound with every sample off by 3e-7 of itself (as a standard deviation): a rounding or two of f32."""
+    return (pcm * (1 + 3e-7 * np.random.default_rng(seed).standard_normal(len(pcm)))).astype(np.float32)
+
+
 def shaken(whisper, pcm, language, condition, times, known):
-    """What else the oracle hears when every sample is off by 3e-7 of itself: [{text, tokens of each segment}], each once.
+    """What else the oracle hears in shaken sounds: [{text, tokens of each segment}], each once.
 
     Rounding to int8 makes a large step of a small difference, so two right programs may part where the sound is unclear. What a program
     may say is the oracle's own answer or one of these.
     """
     others, seen = [], [known]
     for seed in range(times):
-        chance = np.random.default_rng(seed)
-        entry = transcribe(whisper, (pcm * (1 + 3e-7 * chance.standard_normal(len(pcm)))).astype(np.float32), language, condition)
+        entry = transcribe(whisper, shake(pcm, seed), language, condition)
         tokens = [segment["tokens"] for segment in entry["segments"]]
         if tokens not in seen:
             seen.append(tokens)
