@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fails when an include of src/mstar goes up a layer, or when CMake DEPS and the real includes disagree."""
+"""Fails when an include of src/mstar goes up a layer, when CMake DEPS and the real includes disagree, or when a source does not
+include its own header first (which shows that the header stands alone)."""
 import pathlib
 import re
 import sys
@@ -7,6 +8,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "mstar"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"mstar/([a-z_]+)/', re.M)
+ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)', re.M)
 
 
 def allowed():
@@ -44,6 +46,14 @@ def cmake_deps(directory):
     return None
 
 
+def own_header_fault(path, text):
+    header = path.with_suffix(".h")
+    first = ANY_INCLUDE.search(text)
+    if path.suffix != ".cc" or not header.exists() or (first and first.group(1) == str(header.relative_to(ROOT / "src"))):
+        return []
+    return [f"{path.relative_to(ROOT)}: the first include must be its own header {header.name}"]
+
+
 def main():
     faults, rules = [], allowed()
     order = list(rules)
@@ -61,7 +71,9 @@ def main():
             if path.suffix not in {".h", ".cc", ".cu", ".cuh", ".inc"}:
                 continue
             is_test = path.stem.endswith(("_test", "_bench", "_fuzz"))
-            for dep in INCLUDE.findall(path.read_text(errors="replace")):
+            text = path.read_text(errors="replace")
+            faults += own_header_fault(path, text)
+            for dep in INCLUDE.findall(text):
                 if dep == name:
                     continue
                 if dep not in rules[name]:

@@ -97,7 +97,7 @@ class Writer {
   template <class... T>
   void put(const std::variant<T...>& value) {
     put(static_cast<std::uint8_t>(value.index()));
-    std::visit([this](const auto& each) { put(each); }, value);
+    std::visit([this](const auto& each) { this->put(each); }, value);  // clang 14 overlooks a plain put
   }
   void put(const Params& params) { put(params.values()); }
   void put(const std::shared_ptr<const decl::RequestParams>& params) { put(params ? *params : decl::RequestParams()); }

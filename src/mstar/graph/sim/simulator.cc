@@ -1,4 +1,6 @@
 // The network and the order of events.
+#include "mstar/graph/sim/simulator.h"
+
 #include <algorithm>
 
 #include "mstar/graph/sim/simulator_internal.h"
