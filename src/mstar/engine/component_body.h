@@ -98,7 +98,9 @@ class Forward {
   virtual void fail_row(int row, Error error) = 0;
 };
 
-// Owner thread: the worker's step loop, for every call.
+// Owner thread: the worker's step loop, for every call. A row with RowInputs::ahead may be dropped after its forward,
+// and its promised values are on the device alone: a body that keeps state of its own for a request, or reads on the
+// host what a step before made, declares DeviceComponent::run_ahead = false.
 class ComponentBody {
  public:
   virtual ~ComponentBody() = default;
