@@ -54,7 +54,10 @@ class WorkerProcess final : public wire::Mesh {
   bool to_worker(WorkerId worker, wire::ToWorker message) override {
     const RequestId request = wire::request_of(message);
     const auto peer = find_peer(worker);
-    if (peer) return send(*peer, std::move(message), request);
+    if (peer) {
+      send(*peer, std::move(message), request);
+      return true;  // where the other one has died, the word of that ends the request, and says why
+    }
     return worker == kHostWorker && send(channel_, wire::PeerMessage{worker, std::move(message)}, request);
   }
   void to_conductor(wire::ToConductor message) override {

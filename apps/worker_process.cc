@@ -116,7 +116,8 @@ bool WorkerProcesses::send(WorkerId worker, wire::ToWorker message) {
     return true;
   }
   std::lock_guard lock(child->mutex);
-  return child->channel && child->channel->send(std::move(*frame));
+  if (child->channel) child->channel->send(std::move(*frame));
+  return child->channel || child->is_dying;  // where it has died, the word of that ends the request, and says why
 }
 
 wire::WorkerStats WorkerProcesses::stats(WorkerId worker) const {
@@ -238,6 +239,7 @@ void WorkerProcesses::on_closed(Child& child) {
   {
     std::lock_guard lock(child.mutex);
     channel = std::move(child.channel);
+    child.is_dying = channel != nullptr;
     restarts = child.was_ready;
     reported = child.reported_failure;
     fault = std::exchange(child.fault, {});
@@ -251,6 +253,10 @@ void WorkerProcesses::on_closed(Child& child) {
   if (!fault.empty()) reason = "its process sent nonsense: " + fault;
   log_error("worker {}: {}", child.setup.worker.value, reason);
   if (!reported) options_.to_conductor(wire::WorkerFailed{child.setup.worker, unavailable(reason)});
+  {
+    std::lock_guard lock(child.mutex);
+    child.is_dying = false;
+  }
   if (!restarts) return;
   if (Clock::now() - child.started_at > kSteady) child.num_deaths = 0;
   auto delay = options_.first_delay;

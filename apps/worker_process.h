@@ -49,7 +49,7 @@ class WorkerProcesses {
 
   // Starts all. unavailable when a process cannot be made; what happens later reaches the conductor.
   Status start();
-  // False when there is no such process now. A value that cannot be sent fails its request.
+  // False when there is no such process now and the conductor knows. A value that cannot be sent fails its request.
   bool send(WorkerId worker, wire::ToWorker message);
   // As last reported; gauges are 0 while there is no process.
   wire::WorkerStats stats(WorkerId worker) const;
@@ -60,12 +60,13 @@ class WorkerProcesses {
   using Clock = std::chrono::steady_clock;
   struct Child {
     wire::WorkerSetup setup;
-    mutable std::mutex mutex;                // guards the next nine
+    mutable std::mutex mutex;                // guards the next ten
     std::unique_ptr<wire::Channel> channel;  // null: no process
     pid_t pid = -1;
     wire::WorkerStats stats;
     bool was_ready = false;         // in any of its lives
     bool is_ready = false;          // in this life
+    bool is_dying = false;          // it has ended, and the conductor does not know yet
     bool reported_failure = false;  // in this life
     std::string fault;              // what was wrong with a frame of its
     std::int64_t num_restarts = 0;

@@ -2,6 +2,7 @@
 #include "worker_process.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 namespace mstar::apps {
 namespace {
@@ -112,6 +113,27 @@ TEST(WorkerProcesses, NonsenseEndsTheProcessWithThatReason) {
   ASSERT_TRUE(fake.processes().start());
   ASSERT_TRUE(fake.wait_failures(1));
   EXPECT_NE(fake.failures()[0].first.message.find("frame"), std::string::npos) << fake.failures()[0].first.message;
+}
+
+// Between a death and the word of it nothing else may end a request: the client is to hear why.
+TEST(WorkerProcesses, MessagesToADyingProcessAreTakenUntilItsDeathIsTold) {
+  Fake fake("well", 60s, 400ms);
+  ASSERT_TRUE(fake.processes().start());
+  ASSERT_TRUE(fake.wait_readies(1));
+  const auto pid = fake.processes().pid(WorkerId(1));
+  ASSERT_TRUE(pid);
+  ASSERT_EQ(::kill(*pid, SIGKILL), 0);
+  bool told = false, taken = true;
+  while (taken) {
+    told = !fake.failures().empty();  // before the message
+    taken = fake.processes().send(WorkerId(1), wire::RemoveRequest{RequestId(1)});
+    if (!taken) {
+      EXPECT_FALSE(fake.failures().empty());
+    }
+    if (told && fake.readies().size() > 1) break;  // a slow machine: the next life has begun
+  }
+  ASSERT_TRUE(fake.wait_failures(1));
+  EXPECT_NE(fake.failures()[0].first.message.find("killed by signal 9"), std::string::npos);
 }
 
 TEST(WorkerProcesses, AValueThatCannotBeSentFailsItsRequest) {
