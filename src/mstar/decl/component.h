@@ -1,6 +1,7 @@
 // Components: compute with weights and resources on a device, or pure functions on the host pool.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -67,6 +68,10 @@ struct HostInputs {
   std::vector<int> num_seen = {};  // per port: leading items of a chunk that an earlier chunk held too (its context)
   bool is_final = false;           // the last chunk of a stream is among the inputs
   const RequestParams* params = nullptr;
+  // Set from another thread once nobody waits for the outputs: the request has ended, or the runtime stops. A run that
+  // may take long looks at it often and returns an error (of any code: nobody sees it). Null: never set.
+  const std::atomic<bool>* abandoned = nullptr;
+  bool is_abandoned() const { return abandoned && abandoned->load(std::memory_order_relaxed); }
 };
 // Values of the Run's output ports, in the Run's order; an empty list leaves that port unrouted.
 struct HostOutputs {

@@ -11,6 +11,7 @@ HostPool::HostPool(int num_threads) {
 
 HostPool::~HostPool() {
   jobs_.close();
+  jobs_.take_all();
   for (auto& thread : threads_) thread.join();
 }
 

@@ -16,7 +16,7 @@ class HostExecutor {
   virtual void submit(std::function<void()> job) = 0;
 };
 
-// Runs every job that it was given before it is gone.
+// Jobs that have not begun when it goes are dropped; it waits for those that run.
 class HostPool final : public HostExecutor {
  public:
   explicit HostPool(int num_threads);

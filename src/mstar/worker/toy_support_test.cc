@@ -1,7 +1,7 @@
 #include "mstar/worker/toy_support_test.h"
 
 #include <stdexcept>
-
+#include <thread>
 #include <unordered_map>
 
 #include "mstar/engine/component_body.h"
@@ -38,6 +38,10 @@ class Tokenise final : public HostStage {
     const RequestParams& params = *inputs.params;
     if (fails_here(params, "tokenise")) return told("tokenise");
     if (fails_here(params, "tokenise_throw")) throw std::runtime_error("told to throw");
+    while (fails_here(params, "tokenise_for_ever")) {
+      if (inputs.is_abandoned()) return cancelled("told to give up");
+      std::this_thread::yield();
+    }
     if (fails_here(params, "wrong_outputs")) return HostOutputs{};
     const std::string_view text = inputs.ports[0][0].text();
     if (text.empty()) return std::move(invalid_request("the text is empty")).with_field("text");

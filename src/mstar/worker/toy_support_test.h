@@ -22,8 +22,8 @@ inline constexpr int kEncoderSlices = 3;
 //   each token -> text -> client, in its own partition
 // `salt` makes the tokens of two models differ. Request fields: text, max_tokens, ignore_eos, and for failures `fail`
 // (a place below) and `fail_at` (iteration of the decode loop).
-//   tokenise | tokenise_throw | wrong_outputs | bad_value | declare | declare_throw | fail_row | forward |
-//   forward_throw | detokenise | plan | plan_throw | emit | intake | intake_throw
+//   tokenise | tokenise_throw | tokenise_for_ever (until it is abandoned) | wrong_outputs | bad_value | declare |
+//   declare_throw | fail_row | forward | forward_throw | detokenise | plan | plan_throw | emit | intake | intake_throw
 decl::Decl language_model(std::string name, std::uint32_t salt = 7);
 
 // What the language model answers, computed without it.

@@ -210,6 +210,7 @@ void Worker::on(const wire::RemoveRequest& message) {
   Live* live = find(message.request);
   if (live) {
     live->removing = true;
+    *live->abandoned = true;
     if (live->num_in_flight == 0) finish_removal(*live);
     return;
   }
@@ -220,6 +221,7 @@ void Worker::on(const wire::RemoveRequest& message) {
 void Worker::fail(Live& live, Error error) {
   if (live.failed) return;
   live.failed = true;
+  *live.abandoned = true;
   mesh_.to_conductor(wire::RequestFailed{live.request, std::move(error)});
 }
 

@@ -56,7 +56,7 @@ struct WorkerOptions {
 class Worker {
  public:
   Worker(WorkerOptions options, wire::Mesh& mesh);
-  // Host components that run still may end later: they hold what they need.
+  // Host components that run still are told to give up, and may end later: they hold what they need.
   ~Worker();
   // Loads weights and builds engines on the calling thread. bad_model, exhausted.
   Status load();
@@ -123,7 +123,10 @@ class Worker {
     std::vector<Row*> ahead;  // in flight, and not certain yet
     bool failed = false;      // reported; its work is dropped until the removal
     bool removing = false;
+    // Owners: this and host stages that run. Set when nobody waits for them any more.
+    std::shared_ptr<std::atomic<bool>> abandoned = std::make_shared<std::atomic<bool>>(false);
     bool over() const { return failed || removing; }
+    ~Live() { *abandoned = true; }
   };
   struct Lane;
   struct Follower {  // a node that a launched row feeds: a candidate for the next step of its lane

@@ -15,6 +15,7 @@ Result<std::shared_ptr<decl::HostInputs>> Worker::stage_inputs(const Live& live,
   inputs->walk = state.walk();
   inputs->is_final = state.is_final(ready.node);
   inputs->params = live.params.get();
+  inputs->abandoned = live.abandoned.get();
   const auto ports = state.inputs(ready.node);
   for (std::size_t i = 0; i < ports.size(); ++i) {
     inputs->num_seen.push_back(state.num_seen(ready.node, i));
@@ -43,11 +44,11 @@ void Worker::start_stage(Live& live, PartitionRef partition, graph::ReadyNode re
   auto inputs = stage_inputs(live, partition, ready);
   if (!inputs) return fail(live, std::move(inputs.error()));
   // The job may outlive the request and the worker: it shares what it reads.
-  options_.host_pool->submit([inbox = inbox_, run = stage.stage, params = live.params, inputs = std::move(*inputs), ref,
-                              request = live.request, partition, ready] {
+  options_.host_pool->submit([inbox = inbox_, run = stage.stage, params = live.params, abandoned = live.abandoned,
+                              inputs = std::move(*inputs), ref, request = live.request, partition, ready] {
     Result<decl::HostOutputs> outputs = internal_error("a host component failed");
     try {
-      outputs = run->run(*inputs);
+      outputs = *abandoned ? Result<decl::HostOutputs>(cancelled("the request has ended")) : run->run(*inputs);
     } catch (const std::exception& error) {
       outputs = internal_error(std::string("a host component failed: ") + error.what());
     } catch (...) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/worker/lone_worker_test.h"
 
@@ -216,6 +218,29 @@ TEST_F(WorkerTest, StagesMayOutliveTheWorker) {
   ASSERT_EQ(host_.jobs.size(), 1u);
   worker_.reset();
   host_.run_all();
+}
+
+TEST_F(WorkerTest, AStageThatRunsIsToldWhenItsRequestEnds) {
+  give(add(1, "tokenise_for_ever"));
+  give(start(1, "hear"));
+  ASSERT_EQ(host_.jobs.size(), 1u);
+  std::thread pool(std::move(host_.jobs.front()));
+  host_.jobs.clear();
+  give(wire::RemoveRequest{RequestId(1)});
+  pool.join();
+  settle();
+  EXPECT_EQ(mesh_.all<wire::Removed>().size(), 1u);
+  EXPECT_TRUE(mesh_.all<wire::RequestFailed>().empty());
+}
+
+TEST_F(WorkerTest, AStageThatRunsIsToldWhenTheWorkerGoes) {
+  give(add(1, "tokenise_for_ever"));
+  give(start(1, "hear"));
+  ASSERT_EQ(host_.jobs.size(), 1u);
+  std::thread pool(std::move(host_.jobs.front()));
+  host_.jobs.clear();
+  worker_.reset();
+  pool.join();
 }
 
 TEST_F(WorkerTest, PoolsAreWholeAfterManyRequests) {

@@ -34,7 +34,7 @@ class AudioStage final : public decl::HostStage {
     const std::int64_t available = num_samples_ / kMelHopSamples;  // content frames so far; exact once the end was seen
     const bool whole = ended_ && seek == 0 && available <= window_frames;
     if (!whole && !std::isfinite(mel_max_)) {
-      MSTAR_TRY(scan_maximum());
+      MSTAR_TRY(scan_maximum(inputs));
     }
     const std::int64_t segment = std::min(window_frames, available - seek);
     const std::int64_t mel_frames = std::min(window_frames + 1, available + 1 - seek);
@@ -85,8 +85,9 @@ class AudioStage final : public decl::HostStage {
     return ok_status();
   }
 
-  // The reference normalises by the loudest mel value of the whole recording, so a long one is decoded twice.
-  Status scan_maximum() {
+  // The reference normalises by the loudest mel value of the whole recording, so a long one is decoded twice. That may
+  // take minutes for one of many hours: gives up when nobody waits.
+  Status scan_maximum(const decl::HostInputs& inputs) {
     MSTAR_TRY_ASSIGN(AudioSource again, AudioSource::open(file_.bytes(), file_.owner()));
     auto device = make_cpu_device();
     Arena no_arena;
@@ -98,6 +99,7 @@ class AudioStage final : public decl::HostStage {
     std::int64_t total = 0;
     float maximum = -std::numeric_limits<float>::infinity();
     for (bool end = false; !end;) {
+      if (inputs.is_abandoned()) return cancelled("the request has ended");
       const std::size_t wanted = static_cast<std::size_t>(mel_samples(kBlockFrames));
       const std::size_t at = buffer.size();
       buffer.resize(wanted);

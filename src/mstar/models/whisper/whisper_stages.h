@@ -8,7 +8,8 @@ namespace mstar::models {
 
 // Inputs: file (bytes), seek [1] i32 in mel frames. Outputs: pcm [samples], window [kWindowFields] i32, mel_max [1] f32
 // (NaN when the window is the whole recording: the encoder then takes its own maximum), length [1] f32 (seconds). Keeps
-// an open decoder and the samples of the running window only. Errors: invalid_request for anything wrong with the file.
+// an open decoder and the samples of the running window only; the first run of a recording of more than one window
+// reads all of it, unless it is abandoned meanwhile. Errors: invalid_request for anything wrong with the file.
 std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperConfig> config);
 
 // Inputs: window, language [1] i32, first, first_score, no_speech, optionally token and score of each loop iteration,
