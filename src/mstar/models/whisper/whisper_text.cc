@@ -34,8 +34,11 @@ Result<WhisperTokens> WhisperTokens::from(const Tokenizer& tokenizer, std::int32
   if (vocab < 51000) out.multilingual = out.translate - out.sot > 1;  // small test vocabularies
   if (out.multilingual)
     for (std::int32_t id = out.sot + 1; id < std::min(out.translate, out.transcribe); ++id) out.languages.push_back(id);
-  for (const std::int32_t id : {out.eot, out.sot, out.no_timestamps})
-    if (id >= vocab)
+  if (out.multilingual && out.languages.empty()) return bad_model("tokenizer.json names no language");
+  // Language ids lie between sot and these.
+  for (const std::int32_t id : {out.eot, out.sot, out.translate, out.transcribe, out.sot_prev, out.no_speech,
+                                out.no_timestamps, out.timestamp_begin})
+    if (id < 0 || id >= vocab)
       return bad_model("the model has " + std::to_string(vocab) + " logits but the tokenizer uses id " +
                        std::to_string(id));
   return out;

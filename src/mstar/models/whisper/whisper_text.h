@@ -29,7 +29,8 @@ struct WhisperTokens {
   std::vector<std::int32_t> suppress;        // at each step
   std::vector<std::int32_t> suppress_first;  // at the first sampled token of a window
 
-  // From the tokenizer's special tokens. `vocab` is the number of logits. bad_model when one is missing.
+  // From the tokenizer's special tokens. `vocab` is the number of logits. bad_model when one is missing or has no
+  // logit, and for a model of many languages that names none.
   static Result<WhisperTokens> from(const Tokenizer& tokenizer, std::int32_t vocab);
   // The id of a language code ("en"), -1 when the model does not know it.
   std::int32_t language_id(const Tokenizer& tokenizer, const std::string& code) const;
