@@ -143,22 +143,15 @@ Result<Intake> intake(const WhisperRefs& refs, PortRef file, const ApiRequest& r
   return out;
 }
 
-}  // namespace
+// What declare_whisper's parts share besides the refs of the bodies.
+struct WhisperPorts {
+  PortRef file, length, segments, about;
+};
+struct WhisperComponents {
+  ComponentRef audio, segment, features, encoder, cross, decoder;
+};
 
-bool whisper_recognises(const ModelSource& source) {
-  return source.checkpoint->spec_name() == "WhisperSpec" || source.checkpoint->find("model.encoder.conv1.weight") ||
-         source.checkpoint->find("encoder.conv1.weight");
-}
-
-Result<Decl> declare_whisper(const ModelSource& source) {
-  MSTAR_TRY_ASSIGN(WhisperConfig read, WhisperConfig::read(source));
-  const auto config = std::make_shared<const WhisperConfig>(std::move(read));
-  const WhisperConfig& c = *config;
-  Decl d(source.name.empty() ? "whisper" : source.name);
-  WhisperRefs r;
-  WhisperWalks w;
-  r.config = config;
-
+void declare_resources(Decl& d, const WhisperConfig& c, WhisperRefs& r) {
   r.self_kv = d.resource(PagedKv{.name = "decoder.kv",
                                  .layers = c.decoder_layers,
                                  .kv_heads = c.heads,
@@ -171,15 +164,18 @@ Result<Decl> declare_whisper(const ModelSource& source) {
                                   .head_dim = c.head_dim(),
                                   .max_context_tokens = c.audio_positions});
   r.sampler = d.resource(Sampler{.name = "decoder.sampler", .vocab = c.vocab});
+}
 
-  const PortRef file = d.port({.name = "file", .dtype = DType::bytes, .axes = {{"bytes"}}, .travel = {FromRequest{}}});
+WhisperPorts declare_ports(Decl& d, const WhisperConfig& c, WhisperRefs& r, WhisperWalks& w) {
+  WhisperPorts p;
+  p.file = d.port({.name = "file", .dtype = DType::bytes, .axes = {{"bytes"}}, .travel = {FromRequest{}}});
   w.seek = d.port({.name = "seek", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}});
   r.prompt = d.port({.name = "prompt", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {FromPlan{}}});
   w.language = d.port({.name = "language", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}});
   r.pcm = d.port({.name = "pcm", .dtype = DType::pcm, .axes = {{"samples"}}});
   r.window = d.port({.name = "window", .dtype = DType::i32, .axes = {{"fields", kWindowFields}}, .travel = {Keep{}}});
   r.mel_max = d.port({.name = "mel_max", .dtype = DType::f32, .axes = {{"one", 1}}});
-  const PortRef length = d.port({.name = "length", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
+  p.length = d.port({.name = "length", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
   r.mel = d.port({.name = "mel", .dtype = DType::f32, .axes = {{"mels", c.num_mels}, {"frames", c.window_frames()}}});
   r.states =
       d.port({.name = "states", .dtype = DType::f32, .axes = {{"positions", c.audio_positions}, {"dim", c.dim}}});
@@ -193,57 +189,68 @@ Result<Decl> declare_whisper(const ModelSource& source) {
   r.token = d.port(
       {.name = "token", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}, .counts_token = true});
   r.score = d.port({.name = "score", .dtype = DType::f32, .axes = {{"one", 1}}});
-  const PortRef segments =
-      d.port({.name = "segments", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "segment"}}});
-  const PortRef about =
-      d.port({.name = "about", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "metadata"}}});
+  p.segments = d.port({.name = "segments", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "segment"}}});
+  p.about = d.port({.name = "about", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "metadata"}}});
   w.next = d.port({.name = "next", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {Keep{}}});
   w.history = d.port({.name = "history", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {Keep{}}});
+  return p;
+}
 
-  const auto audio = d.component(
-      HostComponent{.name = "audio", .make = [config](const RequestParams&) { return make_audio_stage(config); }});
-  const auto segment = d.component(HostComponent{
-      .name = "segment", .make = [config](const RequestParams& p) { return make_segment_stage(config, p); }});
-  const auto features = d.component(DeviceComponent{.name = "features", .build = build_whisper_features(r)});
-  const auto encoder =
+WhisperComponents declare_components(Decl& d, const WhisperRefs& r) {
+  WhisperComponents out;
+  out.audio = d.component(HostComponent{
+      .name = "audio", .make = [config = r.config](const RequestParams&) { return make_audio_stage(config); }});
+  out.segment = d.component(HostComponent{.name = "segment", .make = [config = r.config](const RequestParams& p) {
+                                            return make_segment_stage(config, p);
+                                          }});
+  out.features = d.component(DeviceComponent{.name = "features", .build = build_whisper_features(r)});
+  out.encoder =
       d.component(DeviceComponent{.name = "encoder", .build = build_whisper_encoder(r), .homes = {"encoder."}});
-  const auto cross = d.component(
+  out.cross = d.component(
       DeviceComponent{.name = "cross", .build = build_whisper_cross(r), .homes = {"cross."}, .uses = {r.cross_kv}});
-  const auto decoder = d.component(DeviceComponent{.name = "decoder",
-                                                   .build = build_whisper_decoder(r),
-                                                   .homes = {"decoder."},
-                                                   .uses = {r.self_kv, r.cross_kv, r.sampler},
-                                                   .max_batch_rows = 32,
-                                                   .max_batch_tokens = 512,
-                                                   // Its rules are kept on the host, token by token.
-                                                   .run_ahead = false});
+  out.decoder = d.component(DeviceComponent{.name = "decoder",
+                                            .build = build_whisper_decoder(r),
+                                            .homes = {"decoder."},
+                                            .uses = {r.self_kv, r.cross_kv, r.sampler},
+                                            .max_batch_rows = 32,
+                                            .max_batch_tokens = 512,
+                                            // Its rules are kept on the host, token by token.
+                                            .run_ahead = false});
+  return out;
+}
 
+void declare_walks(Decl& d, const WhisperRefs& r, const WhisperPorts& ports, const WhisperComponents& in,
+                   WhisperWalks& w) {
   const auto hear = [&](std::vector<PortRef> decoder_out) {
-    return Sequential{{Run{audio, {file, w.seek}, {r.pcm, r.window, r.mel_max, length}},
-                       Run{features, {r.pcm, r.window, r.mel_max}, {r.mel}}, Run{encoder, {r.mel}, {r.states}},
-                       Run{cross, {r.states}, {r.context}},
-                       Run{decoder, {r.context, r.prompt}, std::move(decoder_out)}}};
+    return Sequential{{Run{in.audio, {ports.file, w.seek}, {r.pcm, r.window, r.mel_max, ports.length}},
+                       Run{in.features, {r.pcm, r.window, r.mel_max}, {r.mel}}, Run{in.encoder, {r.mel}, {r.states}},
+                       Run{in.cross, {r.states}, {r.context}},
+                       Run{in.decoder, {r.context, r.prompt}, std::move(decoder_out)}}};
   };
   const std::vector<PortRef> firsts = {r.first, r.first_score, r.no_speech};
   w.detect = d.walk("detect", hear({r.language_probs}));
   w.listen = d.walk("listen", hear(firsts));
-  w.prompt = d.walk("prompt", Run{decoder, {r.prompt}, firsts});
+  w.prompt = d.walk("prompt", Run{in.decoder, {r.prompt}, firsts});
   w.decode = d.walk(
-      "decode", Sequential{{Loop{.name = "decode",
-                                 .body = {Run{decoder, {r.token}, {r.token, r.score}}},
-                                 .stop = TokenStop{.token = r.token, .ids = {c.tokens.eot}},
-                                 .at_most = kMaxWindowTokens,
-                                 .accumulated = {r.token, r.score}},
-                            Run{segment,
-                                {r.window, w.language, r.first, r.first_score, r.no_speech, r.token, r.score, length},
-                                {segments, w.next, w.history, about}}}});
-  w.close = d.walk("close", Run{segment,
-                                {r.window, w.language, r.first, r.first_score, r.no_speech, length},
-                                {segments, w.next, w.history, about}});
+      "decode",
+      Sequential{{Loop{.name = "decode",
+                       .body = {Run{in.decoder, {r.token}, {r.token, r.score}}},
+                       .stop = TokenStop{.token = r.token, .ids = {r.config->tokens.eot}},
+                       .at_most = kMaxWindowTokens,
+                       .accumulated = {r.token, r.score}},
+                  Run{in.segment,
+                      {r.window, w.language, r.first, r.first_score, r.no_speech, r.token, r.score, ports.length},
+                      {ports.segments, w.next, w.history, ports.about}}}});
+  w.close = d.walk("close", Run{in.segment,
+                                {r.window, w.language, r.first, r.first_score, r.no_speech, ports.length},
+                                {ports.segments, w.next, w.history, ports.about}});
   d.partition({.walks = {w.detect, w.listen, w.prompt, w.decode, w.close},
                .plan = [r, w](const RequestParams& p) { return std::make_unique<WhisperPlan>(r, w, p); }});
+}
 
-  const auto emit = [segments](PortRef port, const HostValue& value, const RequestParams&) -> Result<Chunk> {
+void declare_surfaces(Decl& d, const WhisperRefs& r, const WhisperPorts& p) {
+  const auto emit = [segments = p.segments](PortRef port, const HostValue& value,
+                                            const RequestParams&) -> Result<Chunk> {
     if (port == segments) return Chunk{.modality = Modality::text, .format = "segment", .value = value};
     Chunk about_it{.modality = Modality::text, .format = "metadata"};
     const std::string text(value.text());
@@ -253,8 +260,28 @@ Result<Decl> declare_whisper(const ModelSource& source) {
   };
   for (const Route route : {Route::audio_transcriptions, Route::audio_translations, Route::generate})
     d.surface({.route = route,
-               .intake = [r, file](const ApiRequest& request) { return intake(r, file, request); },
+               .intake = [r, file = p.file](const ApiRequest& request) { return intake(r, file, request); },
                .emit = emit});
+}
+
+}  // namespace
+
+bool whisper_recognises(const ModelSource& source) {
+  return source.checkpoint->spec_name() == "WhisperSpec" || source.checkpoint->find("model.encoder.conv1.weight") ||
+         source.checkpoint->find("encoder.conv1.weight");
+}
+
+Result<Decl> declare_whisper(const ModelSource& source) {
+  MSTAR_TRY_ASSIGN(WhisperConfig read, WhisperConfig::read(source));
+  WhisperRefs refs;
+  refs.config = std::make_shared<const WhisperConfig>(std::move(read));
+  Decl d(source.name.empty() ? "whisper" : source.name);
+  WhisperWalks walks;
+  declare_resources(d, *refs.config, refs);
+  const WhisperPorts ports = declare_ports(d, *refs.config, refs, walks);
+  const WhisperComponents components = declare_components(d, refs);
+  declare_walks(d, refs, ports, components, walks);
+  declare_surfaces(d, refs, ports);
   d.weights(whisper_weight_rules(source.checkpoint->format()));
   return d;
 }
