@@ -2,6 +2,7 @@
 #include "mstar/conductor/conductor.h"
 
 #include <algorithm>
+#include <ctime>
 #include <exception>
 
 #include "mstar/base/log.h"
@@ -26,7 +27,7 @@ Error failed_by(const std::exception& error) {
 }  // namespace
 
 Conductor::Conductor(ConductorOptions options, wire::Mesh& mesh)
-    : options_(std::move(options)), mesh_(mesh), random_(options_.seed) {
+    : options_(std::move(options)), mesh_(mesh), created_s_(std::time(nullptr)), random_(options_.seed) {
   was_ready_ = options_.workers.empty();
 }
 

@@ -169,6 +169,7 @@ class Conductor final : public Frontend {
 
   ConductorOptions options_;
   wire::Mesh& mesh_;
+  const std::int64_t created_s_;  // when it was built, since the epoch
   Queue<Inbox> inbox_;
   std::mutex submit_mutex_;  // ids are in the order of the inbox
   std::uint64_t next_id_ = 1;

@@ -1,6 +1,5 @@
 // What other threads ask of the conductor.
 #include <algorithm>
-#include <ctime>
 #include <exception>
 
 #include "mstar/conductor/conductor.h"
@@ -128,7 +127,7 @@ void Conductor::close_inputs(RequestId request) {
 std::vector<ServedModel> Conductor::models() const {
   std::vector<ServedModel> out;
   for (const auto& each : options_.models) {
-    ServedModel model{.name = each.name, .aliases = each.aliases, .routes = {}, .created_s = std::time(nullptr)};
+    ServedModel model{.name = each.name, .aliases = each.aliases, .routes = {}, .created_s = created_s_};
     model.inputs = client_input_ports(each.compiled->declaration());
     for (const auto& surface : each.compiled->declaration().surfaces()) model.routes.push_back(surface.route);
     out.push_back(std::move(model));

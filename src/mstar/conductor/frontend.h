@@ -42,7 +42,7 @@ struct ServedModel {
   std::string name;
   std::vector<std::string> aliases;
   std::vector<decl::Route> routes;
-  std::int64_t created_s = 0;
+  std::int64_t created_s = 0;            // when serving began, since the epoch
   std::vector<std::string> inputs = {};  // ports that a client may send to while its request runs
 };
 struct RuntimeState {
