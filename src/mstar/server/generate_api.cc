@@ -70,6 +70,8 @@ Status add_media(decl::ApiRequest& request, std::string file_name, std::string c
 
 // JSON bodies carry files as [{"name":"a.wav","data":base64}].
 Status add_json_files(decl::ApiRequest& request, const std::string& text) {
+  if (Status bounded = check_json_bounds(text, "files"); !bounded)
+    return std::move(bounded.error()).with_field("files");
   const nlohmann::json files = nlohmann::json::parse(text, nullptr, false);
   const auto wrong = [] { return bad_field("files", "files must be a list of {\"name\", \"data\": base64}"); };
   if (!files.is_array()) return wrong();

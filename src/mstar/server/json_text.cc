@@ -26,26 +26,6 @@ std::size_t sequence_length(std::string_view text, std::size_t i) {
   return length;
 }
 
-// The parser itself does not recurse, but what walks its tree later does.
-bool depth_is_bounded(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxJsonDepth) return false;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return true;
-}
-
 template <class Pred>
 bool all(const json& list, Pred pred) {
   for (const json& each : list)
@@ -182,8 +162,36 @@ void append_json_params(std::string& out, const Params& params) {
   out += '}';
 }
 
+// The parser itself does not recurse, but what walks its tree later does; and a value of two bytes of text takes up to
+// a hundred bytes of tree.
+Status check_json_bounds(std::string_view text, std::string_view what) {
+  int depth = 0;
+  std::size_t num_values = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++num_values;
+      if (++depth > kMaxJsonDepth) return invalid_request(std::string(what) + " is nested too deeply");
+    } else if (c == '}' || c == ']') {
+      --depth;
+    } else if (c == ',') {
+      ++num_values;
+    }
+    if (num_values > kMaxJsonValues)
+      return invalid_request(std::string(what) + " holds more than " + std::to_string(kMaxJsonValues) +
+                             " values; send numbers in bulk as a file");
+  }
+  return ok_status();
+}
+
 Result<Params> params_from_json(std::string_view text, std::string_view what) {
-  if (!depth_is_bounded(text)) return invalid_request(std::string(what) + " is nested too deeply");
+  MSTAR_TRY(check_json_bounds(text, what));
   const json parsed = json::parse(text.begin(), text.end(), nullptr, false);
   if (parsed.is_discarded()) return invalid_request(std::string(what) + " is not valid JSON");
   if (!parsed.is_object()) return invalid_request(std::string(what) + " must be a JSON object");

@@ -20,10 +20,15 @@ void append_json_params(std::string& out, const Params& params);
 
 bool is_utf8(std::string_view text);
 
-// Parses a JSON object of at most kMaxJsonDepth levels into typed values: strings, numbers, booleans, lists of strings
+// invalid_request when the text has more than kMaxJsonDepth levels, or about kMaxJsonValues values: its tree would take
+// many times the memory of the text. To be asked before any text from outside is parsed. One pass over the text.
+inline constexpr int kMaxJsonDepth = 64;
+inline constexpr std::size_t kMaxJsonValues = std::size_t{1} << 18;
+Status check_json_bounds(std::string_view text, std::string_view what);
+
+// Parses a JSON object within those bounds into typed values: strings, numbers, booleans, lists of strings
 // and lists of numbers. Any other nested value is kept as its compact JSON text; null members count as missing. `what`
 // names the object in error messages.
-inline constexpr int kMaxJsonDepth = 64;
 Result<Params> params_from_json(std::string_view text, std::string_view what);
 
 }  // namespace mstar::server

@@ -71,6 +71,21 @@ TEST(Json, DepthIsBounded) {
       params_from_json(R"({"a":"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\"["})", "it"));
 }
 
+TEST(Json, TheNumberOfValuesIsBounded) {
+  const auto repeated = [](std::size_t times, const std::string& what) {
+    std::string out;
+    for (std::size_t i = 0; i < times; ++i) out += (i ? "," : "") + what;
+    return out;
+  };
+  EXPECT_TRUE(params_from_json("{\"a\":[" + repeated(kMaxJsonValues - 10, "1") + "]}", "it"));
+  EXPECT_TRUE(params_from_json("{\"a\":\"" + repeated(kMaxJsonValues, "[]") + "\"}", "it"));  // one string
+  for (const std::string each : {"[]", "{}", "1", "\"\""}) {
+    const auto refused = params_from_json("{\"a\":[" + repeated(kMaxJsonValues + 10, each) + "]}", "it");
+    ASSERT_FALSE(refused) << each;
+    EXPECT_EQ(refused.error().code, Code::invalid_request);
+  }
+}
+
 TEST(Json, StringsAreAlwaysValid) {
   std::mt19937 random(3);
   for (int round = 0; round < 500; ++round) {
