@@ -85,6 +85,7 @@ void read_server(const YamlNode& node, YamlFaults& faults, server::ServerConfig&
   seconds(map, "header_timeout_s", out.header_timeout);
   seconds(map, "body_timeout_s", out.body_timeout);
   seconds(map, "write_timeout_s", out.write_timeout);
+  seconds(map, "transfer_timeout_s", out.transfer_timeout);
   seconds(map, "idle_timeout_s", out.idle_timeout);
   seconds(map, "request_timeout_s", out.request_timeout);
   seconds(map, "sse_keep_alive_s", out.sse_keep_alive);

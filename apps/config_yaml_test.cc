@@ -42,6 +42,7 @@ server:
   port: 0
   body_limit: 10M
   request_timeout_s: 1.5
+  transfer_timeout_s: 120
   keep_alive: false
   min_bytes_per_s: 10
 warmup_requests:
@@ -75,6 +76,7 @@ warmup_requests:
   EXPECT_EQ(parsed->server.port, 0);
   EXPECT_EQ(parsed->server.body_limit_bytes, std::size_t{10} << 20);
   EXPECT_EQ(parsed->server.request_timeout, std::chrono::milliseconds(1500));
+  EXPECT_EQ(parsed->server.transfer_timeout, std::chrono::seconds(120));
   EXPECT_FALSE(parsed->server.keep_alive);
   ASSERT_EQ(parsed->warmup.size(), 1u);
   EXPECT_EQ(parsed->warmup[0].concurrency, 2);

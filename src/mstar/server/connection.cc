@@ -1,5 +1,8 @@
 #include "mstar/server/connection.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
@@ -17,11 +20,6 @@ using std::chrono::steady_clock;
 
 // How long a client may take to close after its last answer.
 constexpr milliseconds kFarewell{2000};
-
-// `grace`, and the time that `bytes` may take.
-SteadyTime transfer_deadline(SteadyTime began, milliseconds grace, std::size_t bytes, std::size_t min_bytes_per_s) {
-  return began + grace + milliseconds(bytes * 1000 / std::max<std::size_t>(1, min_bytes_per_s));
-}
 
 }  // namespace
 
@@ -57,7 +55,9 @@ Connection::Connection(std::shared_ptr<net::io_context> io, Socket socket, std::
       timer_(socket_.get_executor()),
       reader_(config_, core_->budget),
       phase_began_(steady_clock::now()),
-      request_began_(phase_began_) {
+      body_watch_(config_.body_timeout, config_.min_bytes_per_s, config_.transfer_timeout),
+      request_began_(phase_began_),
+      write_watch_(config_.write_timeout, config_.min_bytes_per_s, config_.transfer_timeout) {
   core_->metrics.connection_opened();
 }
 
@@ -173,10 +173,12 @@ void Connection::read_requests() {
     if (!in_request_ && reader_.started()) begin_request();
     switch (step) {
       case RequestReader::Step::need_more:
+        if (phase_ == Phase::body) body_watch_.moved_to(reader_.body_bytes(), steady_clock::now());
         return read();
       case RequestReader::Step::head_done:
         phase_ = Phase::body;
         phase_began_ = steady_clock::now();
+        body_watch_.begin(phase_began_, 0);
         if (reader_.head().expect_continue && reader_.buffered_bytes() == 0) enqueue("HTTP/1.1 100 Continue\r\n\r\n");
         break;
       case RequestReader::Step::complete:
@@ -192,6 +194,7 @@ void Connection::linger(bool unread_body) {
   phase_ = Phase::linger;
   phase_began_ = steady_clock::now();
   unread_body_ = unread_body;
+  reader_.next();  // what it holds of a refused body is of no more use
   error_code ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);
   read();
@@ -214,7 +217,7 @@ SteadyTime Connection::read_deadline() const {
     case Phase::head:
       return phase_began_ + (in_request_ ? config_.header_timeout : config_.idle_timeout);
     case Phase::body:
-      return transfer_deadline(phase_began_, config_.body_timeout, reader_.body_bytes(), config_.min_bytes_per_s);
+      return body_watch_.deadline();
     case Phase::linger:
       return phase_began_ + (unread_body_ ? config_.linger_timeout : kFarewell);
     case Phase::call:
@@ -225,9 +228,14 @@ SteadyTime Connection::read_deadline() const {
   return SteadyTime::max();
 }
 
-SteadyTime Connection::write_deadline() const {
-  if (!writing_) return SteadyTime::max();
-  return transfer_deadline(batch_began_, config_.write_timeout, batch_sent_bytes_, config_.min_bytes_per_s);
+SteadyTime Connection::write_deadline() const { return writing_ ? write_watch_.deadline() : SteadyTime::max(); }
+
+// What the client's side has of the bytes sent. The socket takes more of them only when a large part of its buffer is
+// free again, which a slow reader reaches seldom.
+std::size_t Connection::acknowledged_bytes() {
+  int queued = 0;
+  if (::ioctl(socket_.native_handle(), SIOCOUTQ, &queued) != 0 || queued < 0) queued = 0;
+  return sent_bytes_ - std::min(sent_bytes_, static_cast<std::size_t>(queued));
 }
 
 void Connection::arm_timer() {
@@ -247,6 +255,7 @@ void Connection::arm_timer() {
 
 void Connection::check_deadlines() {
   const SteadyTime now = steady_clock::now();
+  if (now >= write_deadline()) write_watch_.moved_to(acknowledged_bytes(), now);
   if (now >= write_deadline()) {
     abort_call("slow_reader");
     log_warn("{} closed: the client does not read its answer", request_id_);

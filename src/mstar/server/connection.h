@@ -19,13 +19,13 @@
 #include "mstar/server/request_reader.h"
 #include "mstar/server/response_head.h"
 #include "mstar/server/server_core.h"
+#include "mstar/server/transfer_watch.h"
 
 namespace mstar::server {
 
 namespace net = boost::asio;
 using Strand = net::strand<net::io_context::executor_type>;
 using Socket = net::basic_stream_socket<net::ip::tcp, Strand>;
-using SteadyTime = std::chrono::steady_clock::time_point;
 using Timer = net::basic_waitable_timer<std::chrono::steady_clock, net::wait_traits<std::chrono::steady_clock>, Strand>;
 
 class Connection;
@@ -75,6 +75,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void close();
   SteadyTime read_deadline() const;
   SteadyTime write_deadline() const;
+  std::size_t acknowledged_bytes();
   void arm_timer();
   void check_deadlines();
 
@@ -107,7 +108,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   RequestReader reader_;
 
   Phase phase_ = Phase::head;
-  SteadyTime phase_began_;   // for the read deadlines
+  SteadyTime phase_began_;  // for the read deadlines
+  TransferWatch body_watch_;
   bool reading_ = false;     // a read is pending
   bool peer_done_ = false;   // it sends no more
   bool in_request_ = false;  // its first byte was seen
@@ -130,8 +132,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::deque<std::string> batch_;  // being written
   std::size_t batch_offset_ = 0;   // written bytes of its front
   std::size_t pending_out_bytes_ = 0;
-  std::size_t batch_sent_bytes_ = 0;
-  SteadyTime batch_began_;
+  std::size_t sent_bytes_ = 0;  // given to the socket, since the connection began
+  TransferWatch write_watch_;   // of the batch
   bool writing_ = false;
 };
 

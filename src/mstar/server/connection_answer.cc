@@ -230,8 +230,8 @@ void Connection::write() {
   if (batch_.empty()) {
     if (out_.empty()) return;
     batch_.swap(out_);
-    batch_offset_ = batch_sent_bytes_ = 0;
-    batch_began_ = steady_clock::now();
+    batch_offset_ = 0;
+    write_watch_.begin(steady_clock::now(), acknowledged_bytes());
   }
   constexpr std::size_t kMaxBuffers = 16;
   std::vector<net::const_buffer> buffers;
@@ -254,7 +254,7 @@ void Connection::on_written(const error_code& error, std::size_t bytes) {
   }
   core_->metrics.sent(bytes);
   pending_out_bytes_ -= bytes;
-  batch_sent_bytes_ += bytes;
+  sent_bytes_ += bytes;
   for (std::size_t left = bytes; !batch_.empty();) {
     const std::size_t rest = batch_.front().size() - batch_offset_;
     if (left < rest) {

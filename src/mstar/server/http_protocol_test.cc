@@ -2,11 +2,13 @@
 #include <gmock/gmock.h>
 
 #include "mstar/server/server_fixture.h"
+#include "mstar/server/transfer_watch.h"
 
 namespace mstar::server {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 using HttpProtocolTest = ServerFixture;
 
 TEST_F(HttpProtocolTest, MalformedRequestsAreRefusedAndClosed) {
@@ -239,7 +241,7 @@ TEST_F(HttpProtocolTest, HeaderLimit) {
 TEST_F(HttpProtocolTest, SlowClientsTimeOut) {
   ServerConfig config;
   config.header_timeout = milliseconds(150);
-  config.body_timeout = milliseconds(150);
+  config.body_timeout = milliseconds(400);
   config.idle_timeout = milliseconds(300);
   config.linger_timeout = milliseconds(50);
   start(config);
@@ -249,15 +251,61 @@ TEST_F(HttpProtocolTest, SlowClientsTimeOut) {
   TestClient slow_body(port);
   const std::string request = transcription();
   slow_body.send(std::string_view(request).substr(0, request.size() - 5));
+  // What came fast before gives no credit: at the least rate it would be hours.
+  TestClient stalled(port);
+  stalled.send(post_form("/v1/audio/transcriptions", {{"@file", std::string(16 << 20, 'a')}}).substr(0, 15 << 20));
   // Dripping does not help: the header has one deadline.
   TestClient dripping(port);
   for (int i = 0; i < 60 && dripping.send(i ? "a" : "GET /"); ++i) std::this_thread::sleep_for(milliseconds(10));
   EXPECT_EQ(dripping.read().status, 408);
   EXPECT_EQ(slow_header.read().status, 408);
   EXPECT_EQ(slow_body.read().status, 408);
+  EXPECT_EQ(stalled.read().status, 408);
   EXPECT_TRUE(slow_body.closed_by_server());
   EXPECT_TRUE(idle.closed_by_server());
   EXPECT_TRUE(eventually([&] { return metric("mstar_http_connections_open") == "mstar_http_connections_open 1"; }));
+}
+
+TEST_F(HttpProtocolTest, ADrippingBodyTimesOut) {
+  ServerConfig config;
+  config.body_timeout = milliseconds(500);
+  config.linger_timeout = milliseconds(50);
+  start(config);
+  TestClient dripping(port);
+  const std::string request = post_form("/v1/audio/transcriptions", {{"@file", std::string(100'000, 'a')}});
+  dripping.send(std::string_view(request).substr(0, 1000));
+  bool open = true;
+  for (std::size_t i = 1000; i < 3000 && open; ++i) {
+    open = dripping.send(request.substr(i, 1));  // a hundred bytes a second
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_FALSE(open);
+  EXPECT_EQ(dripping.read().status, 408);
+}
+
+TEST(TransferWatch, OnlyWhatMovesInTheWindowCounts) {
+  const SteadyTime t0{};
+  TransferWatch watch(seconds(30), 1024, std::chrono::hours(1));
+  watch.begin(t0, 500);
+  EXPECT_EQ(watch.deadline(), t0 + seconds(30));
+  watch.moved_to(500 + (std::size_t{511} << 20), t0 + seconds(5));
+  EXPECT_EQ(watch.deadline(), t0 + seconds(35));
+  // Less than the rate gives no new window, however long it goes on.
+  const std::size_t base = 500 + (std::size_t{511} << 20);
+  watch.moved_to(base + 30 * 1024 - 1, t0 + seconds(34));
+  EXPECT_EQ(watch.deadline(), t0 + seconds(35));
+  watch.moved_to(base + 30 * 1024, t0 + seconds(34));
+  EXPECT_EQ(watch.deadline(), t0 + seconds(64));
+}
+
+TEST(TransferWatch, ASteadyTransferEndsAtTheLimit) {
+  const SteadyTime t0{};
+  TransferWatch watch(seconds(30), 1024, seconds(3600));
+  watch.begin(t0, 0);
+  int t = 0;
+  for (std::size_t bytes = 0; watch.deadline() > t0 + seconds(t); bytes += 2048)
+    watch.moved_to(bytes, t0 + seconds(++t));
+  EXPECT_EQ(t, 3600);
 }
 
 TEST_F(HttpProtocolTest, ATruncatedBodyIsRefused) {

@@ -24,9 +24,12 @@ struct ServerConfig {
   std::string cors_origin = "*";  // Access-Control-Allow-Origin; empty: no CORS headers
 
   std::chrono::milliseconds header_timeout{10'000};  // from a request's first byte to the end of its header
-  std::chrono::milliseconds body_timeout{30'000};    // beyond what min_bytes_per_s grants for the bytes received
-  std::chrono::milliseconds write_timeout{30'000};   // beyond what min_bytes_per_s grants for the bytes sent
-  std::chrono::milliseconds idle_timeout{75'000};    // between two requests of one connection
+  // A body that arrives, or an answer that leaves, by less than min_bytes_per_s over this time has stalled, whatever
+  // went before.
+  std::chrono::milliseconds body_timeout{30'000};
+  std::chrono::milliseconds write_timeout{30'000};
+  std::chrono::milliseconds transfer_timeout{3'600'000};  // of one body, or of one stretch of an answer, at any rate
+  std::chrono::milliseconds idle_timeout{75'000};         // between two requests of one connection
   std::chrono::milliseconds request_timeout{600'000};
   std::chrono::milliseconds sse_keep_alive{15'000};  // a comment is sent after this long without an event
   std::chrono::milliseconds linger_timeout{10'000};  // how long an unread body is discarded so that its error is seen

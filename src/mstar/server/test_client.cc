@@ -110,6 +110,16 @@ TestAnswer TestClient::read(bool head_only) {
   return answer;
 }
 
+bool TestClient::skip(std::size_t num_bytes) {
+  while (num_bytes > 0) {
+    if (buffer_.empty() && !fill()) return false;
+    const std::size_t taken = std::min(num_bytes, buffer_.size());
+    buffer_.erase(0, taken);
+    num_bytes -= taken;
+  }
+  return true;
+}
+
 bool TestClient::closed_by_server() {
   char byte = 0;
   for (;;) {

@@ -32,6 +32,8 @@ class TestClient {
   TestAnswer read(bool head_only = false);
   // Bytes until something of that text has arrived; empty when the connection ended first.
   std::string read_until(std::string_view text);
+  // Reads that many bytes and drops them; false when the connection ended first.
+  bool skip(std::size_t num_bytes);
   bool closed_by_server();  // waits for the end of the connection
   void half_close();
   void close();
