@@ -80,6 +80,18 @@ TEST_F(CallLifeTest, PipelinedBytesDuringACallWait) {
   sender.join();
 }
 
+TEST_F(CallLifeTest, AClientThatLeavesBehindPipelinedBytesAborts) {
+  start();
+  frontend.set_script(stuck);
+  TestClient client(port);
+  // The connection's buffer is full, so nothing reads up to the end behind it.
+  client.send(transcription() + std::string(100'000, '\n'));
+  ASSERT_TRUE(eventually([&] { return frontend.num_submitted() == 1; }));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return frontend.num_aborted() == 1; }));
+  EXPECT_EQ(metric("mstar_http_aborted_total"), "mstar_http_aborted_total{reason=\"client_gone\"} 1");
+}
+
 TEST_F(CallLifeTest, ASlowReaderIsAborted) {
   ServerConfig config;
   config.max_pending_out_bytes = 1 << 20;

@@ -1,6 +1,7 @@
 #include "mstar/server/connection.h"
 
 #include <linux/sockios.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 
 #include <algorithm>
@@ -20,6 +21,8 @@ using std::chrono::steady_clock;
 
 // How long a client may take to close after its last answer.
 constexpr milliseconds kFarewell{2000};
+// How often to look for a client's leave while nothing is read from it.
+constexpr milliseconds kPeerCheck{1000};
 
 }  // namespace
 
@@ -117,7 +120,10 @@ void Connection::read() {
   }
   if (phase_ == Phase::linger) reader_.discard();
   const std::span<char> room = reader_.room();
-  if (room.empty()) return;  // a client that pipelines without end waits until its current request is answered
+  if (room.empty()) {  // a client that pipelines without end waits until its current request is answered
+    if (phase_ == Phase::call) peer_check_at_ = steady_clock::now() + kPeerCheck;
+    return;
+  }
   reading_ = true;
   socket_.async_read_some(
       net::buffer(room.data(), room.size()),
@@ -240,7 +246,7 @@ std::size_t Connection::acknowledged_bytes() {
 
 void Connection::arm_timer() {
   if (phase_ == Phase::closed) return;
-  const SteadyTime next = std::min({read_deadline(), write_deadline(), call_deadline_, keep_alive_at_});
+  const SteadyTime next = std::min({read_deadline(), write_deadline(), call_deadline_, keep_alive_at_, peer_check_at_});
   // Waking too early is harmless, so a deadline that moved on needs no new timer.
   if (next >= timer_at_) return;
   timer_at_ = next;
@@ -251,6 +257,18 @@ void Connection::arm_timer() {
     self->check_deadlines();
     self->arm_timer();
   });
+}
+
+// No read is pending that would see the client close or, with TCP's keep-alive, vanish.
+void Connection::check_peer() {
+  peer_check_at_ = SteadyTime::max();
+  if (phase_ != Phase::call || reading_) return;
+  pollfd peer{.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+  if (::poll(&peer, 1, 0) > 0 && (peer.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+    peer_done_ = true;
+    return on_read_end(false);
+  }
+  peer_check_at_ = steady_clock::now() + kPeerCheck;
 }
 
 void Connection::check_deadlines() {
@@ -270,6 +288,7 @@ void Connection::check_deadlines() {
     const HttpError error = http_error(504, "the request took too long", "request_timeout");
     return finish_call(&error, false, {});
   }
+  if (now >= peer_check_at_) check_peer();
   if (now >= keep_alive_at_) send_keep_alive();
 }
 

@@ -78,6 +78,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::size_t acknowledged_bytes();
   void arm_timer();
   void check_deadlines();
+  void check_peer();
 
   // connection_answer.cc: requests, answers and writing
   void on_request();
@@ -127,6 +128,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool head_sent_ = false;  // of a streamed answer
   SteadyTime call_deadline_ = SteadyTime::max();
   SteadyTime keep_alive_at_ = SteadyTime::max();
+  SteadyTime peer_check_at_ = SteadyTime::max();
 
   std::deque<std::string> out_;    // not handed to the socket yet
   std::deque<std::string> batch_;  // being written

@@ -156,7 +156,7 @@ void Connection::send_keep_alive() {
 }
 
 void Connection::end_call() {
-  call_deadline_ = keep_alive_at_ = SteadyTime::max();
+  call_deadline_ = keep_alive_at_ = peer_check_at_ = SteadyTime::max();
   if (!exchange_) return;
   exchange_->close();
   exchange_.reset();

@@ -1,5 +1,8 @@
 #include "mstar/server/http_server.h"
 
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -19,6 +22,18 @@ using net::ip::tcp;
 
 // After a failed accept (most often: no file descriptor is left).
 constexpr std::chrono::milliseconds kAcceptPause{100};
+
+// A client that vanished without a word (its machine or network went down) is noticed within two minutes.
+void keep_alive(Socket& socket) {
+  error_code ignored;
+  socket.set_option(net::socket_base::keep_alive(true), ignored);
+  const auto set = [&](int option, int value) {
+    (void)::setsockopt(socket.native_handle(), IPPROTO_TCP, option, &value, sizeof value);
+  };
+  set(TCP_KEEPIDLE, 60);
+  set(TCP_KEEPINTVL, 15);
+  set(TCP_KEEPCNT, 4);
+}
 
 Result<tcp::endpoint> resolve(net::io_context& io, const ServerConfig& config) {
   error_code error;
@@ -96,6 +111,7 @@ void HttpServer::Threads::on_accepted(const error_code& error, Socket socket) {
   }
   error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
+  keep_alive(socket);
   auto connection = std::make_shared<Connection>(io, std::move(socket), core);
   switch (core->add(connection)) {
     case ServerCore::Admission::accepted:
