@@ -42,13 +42,13 @@ Result<decl::Media> read_media(const std::string& argument) {
   if (!modality) modality = kind_of(path);
   if (!modality)
     return invalid_request("what is '" + argument + "'? Write audio:" + argument + ", image:... or video:...");
-  auto bytes = read_whole(path);
+  auto bytes = open_whole(path);
   if (!bytes) return std::move(bytes.error()).in(path);
   return decl::Media{.modality = *modality,
                      .field = "files",
                      .file_name = path == "-" ? "stdin" : std::filesystem::path(path).filename().string(),
                      .content_type = {},
-                     .bytes = std::make_shared<const std::string>(std::move(*bytes))};
+                     .bytes = std::move(*bytes)};
 }
 
 std::string chunk_file_name(const decl::Chunk& chunk, int number) {

@@ -8,7 +8,10 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <set>
+
+#include "mstar/weights/mapped_file.h"
 
 namespace mstar::apps {
 namespace {
@@ -142,6 +145,19 @@ Result<std::string> read_whole(const std::string& path) {
   if (file != STDIN_FILENO) ::close(file);
   if (!fault.empty()) return unavailable(fault);
   return out;
+}
+
+Result<HostValue> open_whole(const std::string& path) {
+  std::error_code error;
+  if (path != "-" && fs::is_regular_file(path, error)) {
+    // What cannot be mapped may still be read, or else tells why not below.
+    if (auto mapped = weights::MappedFile::open(path)) {
+      const std::span<const std::byte> bytes = (*mapped)->bytes();
+      return HostValue::part_of(std::move(*mapped), DType::bytes, {static_cast<std::int64_t>(bytes.size())}, bytes);
+    }
+  }
+  MSTAR_TRY_ASSIGN(std::string bytes, read_whole(path));
+  return HostValue::shared_blob(std::make_shared<const std::string>(std::move(bytes)));
 }
 
 Status prepare_directory(const fs::path& directory) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mstar/base/host_value.h"
 #include "mstar/base/result.h"
 
 namespace mstar::apps {
@@ -33,6 +34,11 @@ std::filesystem::path partial_path(const std::filesystem::path& path);
 
 // Reads a file, or standard input for "-", whole. unavailable says why it cannot be read.
 Result<std::string> read_whole(const std::string& path);
+
+// The same bytes without a copy of them: a regular file is mapped, so that its pages come from the file when they are
+// read and the system may drop them again. Anything else (standard input, a pipe) is read whole. A file that another
+// program cuts short while it is mapped ends this one (SIGBUS). Errors: unavailable, as above.
+Result<HostValue> open_whole(const std::string& path);
 
 // Creates the directory and checks that files can be made in it. unavailable says why not.
 Status prepare_directory(const std::filesystem::path& directory);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <thread>
 
 namespace mstar::apps {
 namespace {
@@ -53,6 +54,39 @@ TEST_F(OutputFiles, FilesCountWhateverTheirExtensionAndOnce) {
   ASSERT_EQ(inputs.size(), 2u);
   EXPECT_EQ(inputs[0].stem, "speech");
   EXPECT_EQ(inputs[1].shown(), "standard input");
+}
+
+TEST_F(OutputFiles, ALargeFileIsMappedNotRead) {
+  const std::string path = touch("large.wav");
+  // Sparse: more than any machine's memory.
+  constexpr std::uintmax_t kBytes = std::uintmax_t{1} << 42;
+  std::error_code error;
+  fs::resize_file(path, kBytes, error);
+  if (error) GTEST_SKIP() << "this file system holds no file of 4 TiB: " << error.message();
+  const auto value = open_whole(path);
+  ASSERT_TRUE(value) << value.error().message;
+  EXPECT_EQ(value->size_bytes(), kBytes);
+  EXPECT_EQ(value->dtype(), DType::bytes);
+  EXPECT_EQ(value->text().substr(0, 2), std::string_view("x\0", 2));
+  EXPECT_EQ(value->text().back(), '\0');
+  fs::remove(path);
+  EXPECT_EQ(value->text().front(), 'x');  // the mapping keeps it
+}
+
+TEST_F(OutputFiles, WhatCannotBeMappedIsRead) {
+  const std::string pipe = (root_ / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::thread writer([&] { std::ofstream(pipe) << "from a pipe"; });
+  const auto value = open_whole(pipe);
+  writer.join();
+  ASSERT_TRUE(value) << value.error().message;
+  EXPECT_EQ(value->text(), "from a pipe");
+  std::ofstream((root_ / "empty.wav").string());
+  ASSERT_TRUE(open_whole((root_ / "empty.wav").string()));
+  EXPECT_EQ(open_whole((root_ / "empty.wav").string())->size_bytes(), 0u);
+  const auto missing = open_whole((root_ / "missing").string());
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().message, "No such file or directory");
 }
 
 TEST_F(OutputFiles, WhatCannotBeReadIsNamed) {

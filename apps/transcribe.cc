@@ -58,7 +58,7 @@ class Transcription {
   const TranscriptFormat format_;
   ProgressBoard board_;
   std::vector<File> files_;
-  std::string stdin_bytes_;
+  HostValue stdin_bytes_;
   std::unique_ptr<Runtime> runtime_;
   const std::shared_ptr<Wakeup> wakeup_ = std::make_shared<Wakeup>();
   std::atomic<int> stop_signal_{0};
@@ -97,7 +97,7 @@ Status Transcription::prepare() {
     }
     // Here, while Ctrl-C still quits at once.
     if (inputs[i].path == "-") {
-      MSTAR_TRY_ASSIGN(stdin_bytes_, read_whole("-"));
+      MSTAR_TRY_ASSIGN(stdin_bytes_, open_whole("-"));
     }
     files_.push_back({.input = std::move(inputs[i]), .output = std::move(outputs[i]), .job = nullptr});
   }
@@ -132,7 +132,7 @@ void Transcription::start_next() {
   request.fields = flags_.params;
   if (!flags_.language.empty()) request.fields.set("language", flags_.language);
   if (!flags_.prompt.empty()) request.fields.set("prompt", flags_.prompt);
-  auto bytes = file.input.path == "-" ? Result<std::string>(std::move(stdin_bytes_)) : read_whole(file.input.path);
+  auto bytes = file.input.path == "-" ? Result<HostValue>(std::move(stdin_bytes_)) : open_whole(file.input.path);
   file.job->start(runtime_->frontend(), std::move(request), std::move(bytes));
 }
 

@@ -6,15 +6,14 @@
 
 namespace mstar::apps {
 
-void TranscribeJob::start(Frontend& frontend, decl::ApiRequest request, Result<std::string> bytes) {
+void TranscribeJob::start(Frontend& frontend, decl::ApiRequest request, Result<HostValue> bytes) {
   {
     std::lock_guard lock(mutex_);
     started_ = Clock::now();
   }
   if (!bytes) return fail(std::move(bytes.error()));
-  auto shared = std::make_shared<const std::string>(std::move(*bytes));
   // The header is read here for the duration alone, and so that a file that is no audio fails before it waits.
-  auto audio = AudioSource::open(shared);
+  auto audio = AudioSource::open(bytes->bytes(), bytes->owner());
   if (!audio) return fail(std::move(audio.error()));
   {
     std::lock_guard lock(mutex_);
@@ -25,7 +24,7 @@ void TranscribeJob::start(Frontend& frontend, decl::ApiRequest request, Result<s
        .field = "file",
        .file_name = input_.path == "-" ? "stdin" : std::filesystem::path(input_.path).filename().string(),
        .content_type = {},
-       .bytes = std::move(shared)});
+       .bytes = std::move(*bytes)});
   auto id = frontend.submit(std::move(request), shared_from_this());
   if (!id) return fail(std::move(id.error()));
   std::lock_guard lock(mutex_);

@@ -46,7 +46,7 @@ class TranscribeJob final : public EventSink, public std::enable_shared_from_thi
 
   // Hands the recording's bytes to the runtime; any error becomes the job's. The job must be owned by a shared_ptr: the
   // runtime holds it until its last event.
-  void start(Frontend& frontend, decl::ApiRequest request, Result<std::string> bytes);
+  void start(Frontend& frontend, decl::ApiRequest request, Result<HostValue> bytes);
   void abort(Frontend& frontend);
   void on_event(RequestEvent event) override;
 

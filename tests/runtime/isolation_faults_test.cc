@@ -153,7 +153,7 @@ TEST(IsolationFaults, AWorkerThatCannotLoadAgainIsTriedUntilItCan) {
   };
   EXPECT_TRUE(comes_true([&] { return says("config.json"); })) << (*built)->frontend().state().reason;
   decl::ApiRequest request{.route = decl::Route::audio_transcriptions, .model = "m"};
-  request.media.push_back({.field = "file", .file_name = "tone.wav", .bytes = tone(1)});
+  request.media.push_back({.field = "file", .file_name = "tone.wav", .bytes = HostValue::shared_blob(tone(1))});
   const auto refused = (*built)->frontend().submit(std::move(request), std::make_shared<WaitingSink>());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::unavailable);

@@ -81,7 +81,8 @@ inline Call call(Runtime& runtime, const std::string& model, std::shared_ptr<con
     ++*count;
   });
   decl::ApiRequest request{.route = decl::Route::audio_transcriptions, .model = model};
-  request.media.push_back({.field = "file", .file_name = "tone.wav", .bytes = std::move(audio)});
+  request.media.push_back(
+      {.field = "file", .file_name = "tone.wav", .bytes = HostValue::shared_blob(std::move(audio))});
   auto id = runtime.frontend().submit(std::move(request), out.sink);
   EXPECT_TRUE(id) << id.error().message;
   if (id) out.id = *id;

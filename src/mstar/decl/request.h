@@ -31,14 +31,14 @@ enum class Route : std::uint8_t {
 };
 std::string_view route_name(Route route);
 
-// An uploaded or inlined file. `bytes` is never null. Owners of the bytes: the request and the host stages that read
-// it.
+// An uploaded or inlined file, or a mapped one. Owners of `bytes` (of dtype bytes): the request and the host stages
+// that read it.
 struct Media {
   Modality modality = Modality::audio;
   std::string field;
   std::string file_name;  // base name only
   std::string content_type;
-  std::shared_ptr<const std::string> bytes;
+  HostValue bytes;
 };
 struct ContentPart {
   std::string text;

@@ -209,7 +209,7 @@ TEST_F(CallLifeTest, TwoHundredConnectionsAtOnce) {
     ++num_running;
     // All are in flight together before the first is answered.
     while (num_running < 200 && !job.aborted) std::this_thread::sleep_for(milliseconds(1));
-    job.segment(0, 0, 1, " " + *job.request.media[0].bytes);
+    job.segment(0, 0, 1, " " + std::string(job.request.media[0].bytes.text()));
     job.finish();
   });
   std::vector<TestClient> clients;

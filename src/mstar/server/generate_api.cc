@@ -63,7 +63,7 @@ Status add_media(decl::ApiRequest& request, std::string file_name, std::string c
   media.field = "files";
   media.file_name = std::move(file_name);
   media.content_type = std::move(content_type);
-  media.bytes = std::make_shared<const std::string>(std::move(bytes));
+  media.bytes = HostValue::shared_blob(std::make_shared<const std::string>(std::move(bytes)));
   request.media.push_back(std::move(media));
   return ok_status();
 }

@@ -97,14 +97,14 @@ TEST_F(GenerateTest, FilesFindTheirModality) {
   ASSERT_EQ(request.media.size(), 2u);
   EXPECT_EQ(request.media[0].modality, decl::Modality::image);
   EXPECT_EQ(request.media[0].file_name, "cat.PNG");
-  EXPECT_EQ(*request.media[0].bytes, "png");
+  EXPECT_EQ(request.media[0].bytes.text(), "png");
   EXPECT_EQ(request.media[1].modality, decl::Modality::audio);
 
   EXPECT_EQ(ask_json(R"({"files":[{"name":"a.mp4","data":"AAECAw=="}],"input_modalities":"video,text"})").status, 200);
   request = frontend.last_request();
   ASSERT_EQ(request.media.size(), 1u);
   EXPECT_EQ(request.media[0].modality, decl::Modality::video);
-  EXPECT_EQ(*request.media[0].bytes, std::string("\0\1\2\3", 4));
+  EXPECT_EQ(request.media[0].bytes.text(), std::string("\0\1\2\3", 4));
 }
 
 TEST_F(GenerateTest, BadRequestsNameTheField) {

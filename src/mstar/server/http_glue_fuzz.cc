@@ -49,7 +49,7 @@ std::string answer(RequestReader& reader, const Metrics& metrics) {
   auto call = make_call(endpoint, reader.take_form(), kFrontend, id);
   if (!call) return error_body(to_http(call.error(), Stage::body));
   require(!call->request.model.empty());
-  for (const decl::Media& each : call->request.media) require(each.bytes && !each.bytes->empty());
+  for (const decl::Media& each : call->request.media) require(each.bytes.size_bytes() > 0);
   // The request's own text goes back through the writers, as a model's would.
   std::string out(call->answer->content_type());
   for (const char* format : {"utf8", "segment"}) {

@@ -180,7 +180,7 @@ TEST_F(ServerTest, TranscriptionFieldsTravelOn) {
   EXPECT_EQ(request.media[0].field, "file");
   EXPECT_EQ(request.media[0].file_name, "file.wav");
   EXPECT_EQ(request.media[0].content_type, "audio/wav");
-  EXPECT_EQ(*request.media[0].bytes, "RIFF");
+  EXPECT_EQ(request.media[0].bytes.text(), "RIFF");
   EXPECT_EQ(request.fields.get_number("temperature", 0).value(), 0.5);
   EXPECT_EQ(request.fields.get_int("seed", 0).value(), 7);
   EXPECT_EQ(request.fields.get_string("language", "").value(), "en");

@@ -167,7 +167,7 @@ Status take_file(Form& form, decl::ApiRequest& request) {
   media.field = std::move(upload.field);
   media.file_name = std::move(upload.file_name);
   media.content_type = std::move(upload.content_type);
-  media.bytes = std::make_shared<const std::string>(std::move(upload.bytes));
+  media.bytes = HostValue::shared_blob(std::make_shared<const std::string>(std::move(upload.bytes)));
   request.media.push_back(std::move(media));
   return ok_status();
 }

@@ -109,7 +109,7 @@ Result<Intake> intake(const WhisperRefs& refs, PortRef file, const ApiRequest& r
     return std::move(invalid_request(request.media.empty() ? "no audio was sent: put it in the form field 'file'"
                                                            : "one audio file a request, please"))
         .with_field("file");
-  out.inputs[file] = {HostValue::shared_blob(request.media[0].bytes)};
+  out.inputs[file] = {request.media[0].bytes};
   out.params.fields = request.fields;
   out.params.output_modalities = {Modality::text};
   auto& fields = out.params.fields;
