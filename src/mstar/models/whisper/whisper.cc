@@ -26,8 +26,7 @@ class WhisperPlan final : public Plan {
     translate_ = params.fields.get_string("task", "transcribe").value_or("") == "translate";
     const std::string code = params.fields.get_string("language", "").value_or("");
     if (config_.tokens.multilingual && !code.empty()) language_ = config_.tokens.language_id(*config_.tokenizer, code);
-    const auto prompt = params.fields.get_string("prompt", "").value_or("");
-    if (!prompt.empty()) history_ = config_.tokenizer->encode(" " + prompt, {.parse_added = false});
+    history_ = prompt_history(params);
   }
 
   Result<Decision> next(const PlanView& view) override {
@@ -128,7 +127,8 @@ Result<Intake> intake(const WhisperRefs& refs, PortRef file, const ApiRequest& r
         .with_field("language");
   if (!language.empty() && !config.tokens.multilingual && language != "en")
     return std::move(invalid_request("this model knows English (en) only")).with_field("language");
-  MSTAR_TRY(fields.get_string("prompt", ""));
+  MSTAR_TRY_ASSIGN(const std::string prompt, fields.get_string("prompt", ""));
+  encode_prompt(*config.tokenizer, prompt, out.params);
   MSTAR_TRY(fields.get_bool("condition_on_previous_text", true));
   auto& sampling = out.params.sampling;
   MSTAR_TRY_ASSIGN(sampling.temperature, fields.get_number("temperature", 0.0));

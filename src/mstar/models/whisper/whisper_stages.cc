@@ -162,10 +162,9 @@ class SegmentStage final : public decl::HostStage {
   SegmentStage(std::shared_ptr<const WhisperConfig> config, const decl::RequestParams& params)
       : config_(std::move(config)) {
     temperature_ = params.sampling.temperature;
-    // Both were checked at intake.
+    // Checked at intake.
     carry_text_ = params.fields.get_bool("condition_on_previous_text", true).value_or(true);
-    const auto prompt = params.fields.get_string("prompt", "").value_or("");
-    if (!prompt.empty()) history_ = config_->tokenizer->encode(" " + prompt, {.parse_added = false});
+    history_ = prompt_history(params);
   }
 
   Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
@@ -235,7 +234,7 @@ class SegmentStage final : public decl::HostStage {
       history_.insert(history_.end(), segment->tokens.begin(), segment->tokens.end());
     }
     if (!carry_text_ || temperature_ > 0.5) history_.clear();
-    if (history_.size() > 223) history_.erase(history_.begin(), history_.end() - 223);
+    if (history_.size() > kMaxHistoryTokens) history_.erase(history_.begin(), history_.end() - kMaxHistoryTokens);
   }
 
   std::shared_ptr<const WhisperConfig> config_;
@@ -246,6 +245,20 @@ class SegmentStage final : public decl::HostStage {
 };
 
 }  // namespace
+
+void encode_prompt(const Tokenizer& tokenizer, std::string_view prompt, decl::RequestParams& params) {
+  const std::vector<std::int32_t> ids = prompt_tokens(tokenizer, prompt);
+  params.fields.set("prompt", std::vector<double>(ids.begin(), ids.end()));
+}
+
+std::vector<std::int32_t> prompt_history(const decl::RequestParams& params) {
+  std::vector<std::int32_t> out;
+  const auto found = params.fields.values().find("prompt");
+  if (found == params.fields.values().end()) return out;
+  if (const auto* ids = std::get_if<std::vector<double>>(&found->second))
+    for (const double id : *ids) out.push_back(static_cast<std::int32_t>(id));
+  return out;
+}
 
 std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperConfig> config) {
   return std::make_unique<AudioStage>(std::move(config));

@@ -6,6 +6,12 @@
 
 namespace mstar::models {
 
+// The request's field `prompt`: what its client sent, as the tokens that count of it (prompt_tokens). Encoded once, at
+// intake; the plan and the segment stage begin with it.
+void encode_prompt(const Tokenizer& tokenizer, std::string_view prompt, decl::RequestParams& params);
+// What encode_prompt left, or nothing.
+std::vector<std::int32_t> prompt_history(const decl::RequestParams& params);
+
 // Inputs: file (bytes), seek [1] i32 in mel frames. Outputs: pcm [samples], window [kWindowFields] i32, mel_max [1] f32
 // (NaN when the window is the whole recording: the encoder then takes its own maximum), length [1] f32 (seconds). Keeps
 // an open decoder and the samples of the running window only; the first run of a recording of more than one window

@@ -7,7 +7,8 @@
 namespace mstar::models {
 namespace {
 
-constexpr std::size_t kMaxHistory = 223;
+// No token of Whisper's vocabulary spells more than 128 bytes.
+constexpr std::size_t kMaxPromptBytes = 32 << 10;
 
 Result<std::int32_t> special(const Tokenizer& tokenizer, std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names)
@@ -89,11 +90,27 @@ void apply_decoding_rules(const DecodingState& state, const WhisperTokens& token
   row.suppress_ranges = ranges;
 }
 
+std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\n\r\f\v";
+  const std::size_t end = text.find_last_not_of(kBlanks);
+  if (end == std::string_view::npos) return {};
+  text = text.substr(0, end + 1);
+  text.remove_prefix(text.find_first_not_of(kBlanks));
+  if (text.size() > kMaxPromptBytes) {
+    text.remove_prefix(text.size() - kMaxPromptBytes);
+    // Not in the middle of a character.
+    for (int i = 0; i < 3 && (static_cast<unsigned char>(text.front()) & 0xC0) == 0x80; ++i) text.remove_prefix(1);
+  }
+  std::vector<std::int32_t> ids = tokenizer.encode(" " + std::string(text), {.parse_added = false});
+  if (ids.size() > kMaxHistoryTokens) ids.erase(ids.begin(), ids.end() - kMaxHistoryTokens);
+  return ids;
+}
+
 std::vector<std::int32_t> window_prompt(const WhisperTokens& tokens, std::span<const std::int32_t> history,
                                         std::int32_t language, bool translate) {
   std::vector<std::int32_t> prompt;
   if (!history.empty()) {
-    const auto tail = history.subspan(history.size() - std::min(history.size(), kMaxHistory));
+    const auto tail = history.subspan(history.size() - std::min<std::size_t>(history.size(), kMaxHistoryTokens));
     prompt.push_back(tokens.sot_prev);
     prompt.insert(prompt.end(), tail.begin(), tail.end());
   }

@@ -19,6 +19,7 @@ inline constexpr double kFrameSeconds = 0.01;
 inline constexpr double kTimestampSeconds = 0.02;
 inline constexpr int kMaxInitialTimestamp = 50;  // 1 s
 inline constexpr int kMaxWindowTokens = 224;     // sampled in one window, end of text included
+inline constexpr int kMaxHistoryTokens = 223;    // of the text before a window that its prompt carries
 
 struct WhisperTokens {
   std::int32_t eot = 0, sot = 0, transcribe = 0, translate = 0, sot_prev = 0, no_speech = 0, no_timestamps = 0;
@@ -51,6 +52,10 @@ struct DecodingState {
 // `ranges` is storage for the row's span and must outlive it.
 void apply_decoding_rules(const DecodingState& state, const WhisperTokens& tokens, std::vector<TokenRange>& ranges,
                           SampleRow& row);
+
+// Tokens of a text that the first window is to be read as continuing: " " and the text without blanks around it, of
+// which only the last kMaxHistoryTokens count. Reads no more of the text than those can come from.
+std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, std::string_view text);
 
 // [sot_prev] + the last 223 of history (when any) + the start sequence.
 std::vector<std::int32_t> window_prompt(const WhisperTokens& tokens, std::span<const std::int32_t> history,
