@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Causal, DenseAttention, testing::Bool());
 // Rows of keys and values with their pages; the whole history of a row is kept to compare with.
 class PagedRows {
  public:
-  PagedRows(const AttentionCase& c, int page_tokens, DType dtype) : c_(c), page_tokens_(page_tokens) {
+  PagedRows(const AttentionCase& c, int page_tokens, DType dtype) : c_(c) {
     for (std::size_t r = 0; r < c.counts.size(); ++r) totals_.push_back(c.before[r] + c.counts[r]);
     for (const std::int32_t total : totals_) max_pages_ = std::max(max_pages_, (total + page_tokens - 1) / page_tokens);
     const int num_pages = 1 + max_pages_ * static_cast<int>(totals_.size());
@@ -167,7 +167,7 @@ class PagedRows {
 
  private:
   AttentionCase c_;
-  int page_tokens_, max_pages_ = 0;
+  int max_pages_ = 0;
   std::vector<std::int32_t> totals_, table_;
   std::vector<std::byte> k_memory_, v_memory_;
   PagedKvView kv_;
