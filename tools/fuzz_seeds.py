@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Writes the fuzzers' first inputs: fuzz_seeds.py DIRECTORY makes DIRECTORY/TARGET/* from the repository's own small files.
+
+A first byte that a target reads as a choice or as a piece size (see its source) is put in front.
+"""
+import json
+import math
+import pathlib
+import struct
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+
+
+def wav(tag, bits, samples):
+    """A mono WAV: tag 1 is PCM, 3 float, 7 mu-law."""
+    width = bits // 8
+    head = struct.pack("<HHIIHH", tag, 1, 16000, 16000 * width, width, bits)
+    data = b"".join(samples(i) for i in range(160))
+    body = b"WAVEfmt " + struct.pack("<I", len(head)) + head + b"data" + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def media():
+    yield wav(1, 16, lambda i: struct.pack("<h", int(9000 * math.sin(i / 5))))
+    yield wav(1, 24, lambda i: struct.pack("<i", i * 4000)[:3])
+    yield wav(3, 32, lambda i: struct.pack("<f", math.sin(i / 5)))
+    yield wav(7, 8, lambda i: bytes([i]))
+    for path in sorted((ROOT / "tests/data/audio").glob("tone*")):
+        yield path.read_bytes()
+
+
+def form(boundary="b"):
+    line = f"--{boundary}\r\nContent-Disposition: form-data; name="
+    return (line + '"model"\r\n\r\nm\r\n' + line + '"file"; filename="../a.wav"\r\nContent-Type: audio/wav\r\n\r\nRIFF\r\n' +
+            line + "\"x\"; filename*=UTF-8''%e2%82%ac.txt\r\n\r\n\xe9\r\n" + f"--{boundary}--\r\n").encode("latin-1")
+
+
+def http(head, body=b""):
+    lines = [head, "Host: x"] + ([f"Content-Length: {len(body)}"] if body else [])
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def http_glue():
+    post = "POST /v1/audio/transcriptions HTTP/1.1\r\nContent-Type: multipart/form-data; boundary=b"
+    yield b"\7" + http(post, form())
+    yield b"\7" + http("POST /generate HTTP/1.1\r\nContent-Type: application/json",
+                       json.dumps({"model": "m", "text": "a\u20ac", "seed": 1, "image": "aGk=", "list": [1.5, None]}).encode())
+    yield b"\1" + http("GET /v1/models HTTP/1.1") + http("GET /metrics HTTP/1.1") + http("HEAD /health HTTP/1.1")
+    yield b"\3" + http("POST /generate HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+                       "Expect: 100-continue") + b"5;a=b\r\nmodel\r\n2\r\n=m\r\n0\r\nX: y\r\n\r\n"
+
+
+def text():
+    yield b"\0a b  \xc4\xa0 <|x|> <y> don't \xf0\x9f\x98\x80 123"
+    for path in ("text/small_tokenizer.json", "text/suffix_tokenizer.json"):
+        yield b"\1" + (GOLDEN / path).read_bytes() + b"\0ab <|x|>"
+
+
+def ct2():
+    def string(value):
+        return struct.pack("<H", len(value) + 1) + value.encode() + b"\0"
+
+    def variable(name, dims, dtype, data):
+        return string(name) + struct.pack(f"<B{len(dims)}IBI", len(dims), *dims, dtype, len(data)) + data
+
+    weights = [variable("a/weight", [2, 3], 1, bytes(6)), variable("a/weight_scale", [2], 0, bytes(8)),
+               variable("b/bias", [3], 4, bytes(6)), variable("n", [], 2, bytes(2))]
+    alias = struct.pack("<I", 1) + string("c/weight") + string("a/weight")
+    yield struct.pack("<I", 6) + string("WhisperSpec") + struct.pack("<II", 3, len(weights)) + b"".join(weights) + alias
+    yield (GOLDEN / "whisper_tiny_seeded/ct2_int8/model.bin").read_bytes()[:2000]
+
+
+def safetensors():
+    head = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "F16", "shape": [2, 2], "data_offsets": [0, 8]},
+                       "b": {"dtype": "I64", "shape": [], "data_offsets": [8, 16]}}).encode()
+    yield struct.pack("<Q", len(head)) + head + bytes(16)
+    yield json.dumps({"metadata": {"total_size": 16}, "weight_map": {"a": "x-00001-of-00002.safetensors", "b": "y"}}).encode()
+
+
+def yaml():
+    for path in sorted((ROOT / "configs").glob("*.yaml")):
+        yield path.read_bytes()
+
+
+def main():
+    out = pathlib.Path(sys.argv[1])
+    seeds = {"media": media(), "multipart": [b"\5" + form()], "http_glue": http_glue(), "text": text(), "ct2": ct2(),
+             "safetensors": safetensors(), "yaml": yaml()}
+    for target, inputs in seeds.items():
+        (out / target).mkdir(parents=True, exist_ok=True)
+        for i, data in enumerate(inputs):
+            (out / target / f"seed{i}").write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
