@@ -33,7 +33,7 @@ std::string print(const LoopPath& path) {
   return text + ")";
 }
 
-Oracle::Oracle(const CompiledModel& model) : model_(model) {
+Oracle::Oracle(const CompiledModel& model) {
   for (const decl::Walk& walk : model.declaration().walks())
     flows_.push_back(decl::trace_flow(model.declaration(), walk));
 }

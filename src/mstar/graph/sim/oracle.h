@@ -63,7 +63,6 @@ class Oracle {
   Ids value_at(const Pass& pass, int node, int output, int depth, const LoopPath& prefix) const;
   const decl::WalkFlow& flow(const Pass& pass) const { return flows_[pass.walk.value]; }
 
-  const CompiledModel& model_;
   std::vector<decl::WalkFlow> flows_;
   std::map<decl::PartitionRef, Pass> passes_;
 };
