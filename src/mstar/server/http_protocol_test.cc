@@ -245,6 +245,8 @@ TEST_F(HttpProtocolTest, SlowClientsTimeOut) {
   config.idle_timeout = milliseconds(300);
   config.linger_timeout = milliseconds(50);
   start(config);
+  // Made before anything connects: idle connections are closed soon.
+  const std::string large = post_form("/v1/audio/transcriptions", {{"@file", std::string(16 << 20, 'a')}});
   TestClient idle(port);
   TestClient slow_header(port);
   slow_header.send("GET /health HTTP/1.1\r\nHost:");
@@ -253,7 +255,7 @@ TEST_F(HttpProtocolTest, SlowClientsTimeOut) {
   slow_body.send(std::string_view(request).substr(0, request.size() - 5));
   // What came fast before gives no credit: at the least rate it would be hours.
   TestClient stalled(port);
-  stalled.send(post_form("/v1/audio/transcriptions", {{"@file", std::string(16 << 20, 'a')}}).substr(0, 15 << 20));
+  stalled.send(std::string_view(large).substr(0, 15 << 20));
   // Dripping does not help: the header has one deadline.
   TestClient dripping(port);
   for (int i = 0; i < 60 && dripping.send(i ? "a" : "GET /"); ++i) std::this_thread::sleep_for(milliseconds(10));
