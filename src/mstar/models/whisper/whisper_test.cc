@@ -151,6 +151,11 @@ TEST_P(WhisperFormats, PortsAndGreedyTokensEqualTheReference) {
       score += out[1][0].host.as<float>()[0];
     }
     EXPECT_EQ(got, tokens) << c.format << " " << name;
+    // The reference's score counts the end token, which is not among its tokens.
+    out = model.run(2, "decode", {{token}});
+    score += out[1][0].host.as<float>()[0];
+    EXPECT_NEAR(score / static_cast<double>(tokens.size()), wanted["score"].get<double>(), 1e-3)
+        << c.format << " " << name;
   }
 }
 
