@@ -137,6 +137,8 @@ void Conductor::on(const wire::WorkerFailed& message) {
     Request& request = *find(id);
     request.workers.erase(message.worker);
     request.removing.erase(message.worker);
+    // If another life of the worker has begun already, the request may have reached that one.
+    mesh_.to_worker(message.worker, wire::RemoveRequest{id});
     end(request, Failed{unavailable(reason)});
     erase_if_removed(id);
   }

@@ -267,8 +267,8 @@ TEST(Streams, BatchedAndStreamedRolloutNeverEmitTwice) {
     const auto placed = PlacedModel::place(*compiled, RequestPlacement(*compiled, WorkerId(0)));
     ASSERT_TRUE(placed);
     const WalkRef walk = model.find_walk(name);
+    std::int64_t live = 0;  // outlives the state, whose values count themselves in it
     PartitionState state(*placed, WorkerId(0), decl::PartitionRef(0));
-    std::int64_t live = 0;
     const auto value = [&](std::int64_t id) { return Values{Value(std::make_shared<sim::Tracked>(id, live))}; };
     state.give_request_input(model.find_port("video_frames"), value(1));
     StartPass start{.walk = walk, .pass = 1};

@@ -214,7 +214,13 @@ void Worker::on(const wire::RemoveRequest& message) {
     if (live->num_in_flight == 0) finish_removal(*live);
     return;
   }
-  if (message.request > last_added_) early_.hold(message.request, {PartitionRef(0), graph::Removal{}});
+  // Requests are added in the order of their ids and before they are removed, by one sender: what still comes for this
+  // one is late.
+  if (message.request > last_added_) {
+    last_added_ = message.request;
+    early_.forget_before(RequestId(message.request.value + 1));
+    stats_stale_ = true;
+  }
   mesh_.to_conductor(wire::Removed{message.request, options_.id});
 }
 
