@@ -24,8 +24,8 @@ TEST(HostPool, DropsQueuedJobsWhenItGoes) {
   auto token = std::make_shared<int>(0);
   std::atomic<bool> ran{false};
   {
+    std::promise<void> begun;  // outlives the job that sets it
     HostPool pool(1);
-    std::promise<void> begun;
     pool.submit([&begun, queued = std::weak_ptr<int>(token)] {
       begun.set_value();
       // Ends only once the job behind it was dropped.

@@ -16,7 +16,7 @@ bool Ledger::in_flight(decl::PartitionRef partition, std::uint32_t ticket) const
   return rows_.count({partition, ticket}) > 0;
 }
 
-std::int64_t Ledger::end(const Row& row) {
+std::int64_t Ledger::end(Row row) {
   const auto at = rows_.find(row);
   if (at == rows_.end()) {
     fault_ = ended_.count(row) ? "a row ended twice" : "a row ended that was never admitted";

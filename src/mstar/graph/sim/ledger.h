@@ -31,7 +31,7 @@ class Ledger {
 
  private:
   using Row = std::tuple<decl::PartitionRef, std::uint32_t>;
-  std::int64_t end(const Row& row);
+  std::int64_t end(Row row);
   void check();
 
   std::int64_t total_, free_, claimed_ = 0, owned_ = 0, num_committed_ = 0;
