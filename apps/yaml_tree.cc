@@ -1,8 +1,10 @@
 #include "yaml_tree.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <set>
+#include <sstream>
 
 namespace mstar::apps {
 namespace {
@@ -66,17 +68,40 @@ class Copier {
   std::size_t num_nodes_ = 0;
 };
 
+class DocumentCounter final : public YAML::EventHandler {
+ public:
+  int count = 0;
+  YAML::Mark last;
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    ++count;
+    last = mark;
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
 }  // namespace
 
 Result<YamlNode> parse_yaml(std::string_view text, const std::string& file) {
   if (text.size() > kMaxFileBytes) return invalid_request(file + ": larger than 4 MiB, which no configuration is");
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1)
-      return invalid_request(place(file, documents[1].Mark().line + 1, 1) + "a second document; put all into one");
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    DocumentCounter documents;
+    // Not YAML::LoadAll: behind a stray bracket it finds documents without end.
+    while (documents.count < 2 && parser.HandleNextDocument(documents)) {
+    }
+    if (documents.count > 1)
+      return invalid_request(place(file, documents.last.line + 1, 1) + "a second document; put all into one");
     YamlNode out;
-    if (documents.empty()) return out;
-    MSTAR_TRY(Copier(file).copy(documents.front(), 0, out));
+    if (documents.count == 0) return out;
+    MSTAR_TRY(Copier(file).copy(YAML::Load(std::string(text)), 0, out));
     return out;
   } catch (const YAML::Exception& e) {
     if (e.mark.is_null()) return invalid_request(file + ": " + e.msg);

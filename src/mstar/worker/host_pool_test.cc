@@ -10,14 +10,17 @@ namespace mstar::worker {
 namespace {
 
 TEST(HostPool, RunsJobsBesideEachOther) {
+  std::promise<void> first, second, done;
+  const std::shared_future<void> after = second.get_future();
   HostPool pool(2);
-  std::promise<void> first, second;
   pool.submit([&] {
     first.set_value();
-    second.get_future().wait();
+    after.wait();
+    done.set_value();
   });
   first.get_future().wait();
   pool.submit([&] { second.set_value(); });
+  done.get_future().wait();  // a pool that goes drops what is queued
 }
 
 TEST(HostPool, DropsQueuedJobsWhenItGoes) {
