@@ -269,16 +269,16 @@ TEST_F(CallLifeTest, DestructionAbortsWhatIsLeft) {
 
 TEST_F(CallLifeTest, EventsAfterTheServerIsGoneAreDropped) {
   start();
-  std::atomic<bool> go{false};
-  frontend.set_script([&](FakeJob& job) {
-    while (!go) std::this_thread::sleep_for(milliseconds(1));
+  const auto go = std::make_shared<std::atomic<bool>>(false);  // the script may outlive this test's body
+  frontend.set_script([go](FakeJob& job) {
+    while (!*go) std::this_thread::sleep_for(milliseconds(1));
     FakeFrontend::two_segments(job);
   });
   TestClient client(port);
   client.send(transcription());
   ASSERT_TRUE(eventually([&] { return frontend.num_submitted() == 1; }));
   server.reset();
-  go = true;
+  *go = true;
 }
 
 TEST_F(CallLifeTest, ClientsThatComeAndGoLeaveNothingBehind) {
