@@ -41,7 +41,7 @@ struct ServerFixture : testing::Test {
   // Polls for as long as a test may take.
   template <class Condition>
   static bool eventually(Condition condition) {
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < 16000; ++i) {
       if (condition()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
