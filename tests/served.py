@@ -1,5 +1,6 @@
 """A running mstar for the tests that speak HTTP with it: start, ask, look at the metrics, stop."""
 import http.client
+import io
 import os
 import pathlib
 import re
@@ -8,6 +9,7 @@ import subprocess
 import threading
 import time
 import uuid
+import wave
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
 MODEL = os.environ.get("MSTAR_TEST_MODEL", str(CACHE / "mstar/weights/whisper-tiny.en"))
@@ -23,6 +25,17 @@ def why_not():
     if not SPEECH.exists():
         return "no speech: the package pocketsphinx-testdata is not installed"
     return None
+
+
+def wav(frames):
+    """A file of 16-bit samples, one channel at 16 kHz."""
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16000)
+        file.writeframes(frames)
+    return out.getvalue()
 
 
 def form(fields, file_name="", data=b""):

@@ -5,7 +5,6 @@ Usage: bad_input_test.py PATH_TO_MSTAR [unittest options]. Needs no weights: tes
 """
 import concurrent.futures
 import http.client
-import io
 import json
 import math
 import os
@@ -21,11 +20,10 @@ import tempfile
 import threading
 import time
 import unittest
-import wave
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
-from served import WAIT_S, Served, form, in_use  # noqa: E402
+from served import WAIT_S, Served, form, in_use, wav  # noqa: E402
 
 MSTAR = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "mstar"
 MODEL = ROOT / "tests/golden/whisper_tiny_seeded/hf"
@@ -34,13 +32,7 @@ BODY_LIMIT = 4 << 20
 
 
 def tone(seconds):
-    out = io.BytesIO()
-    with wave.open(out, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16000)
-        file.writeframes(b"".join(struct.pack("<h", int(9000 * math.sin(i / 5) * math.sin(i / 3000))) for i in range(int(16000 * seconds))))
-    return out.getvalue()
+    return wav(b"".join(struct.pack("<h", int(9000 * math.sin(i / 5) * math.sin(i / 3000))) for i in range(int(16000 * seconds))))
 
 
 class Case(unittest.TestCase):

@@ -5,7 +5,6 @@ Usage: whisper_http_test.py PATH_TO_MSTAR [unittest options]. Needs whisper-tiny
 MSTAR_TEST_MODEL names, and the speech of pocketsphinx-testdata; skipped without.
 """
 import concurrent.futures
-import io
 import json
 import os
 import pathlib
@@ -17,22 +16,12 @@ import unittest
 import wave
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from served import CLIPS, MODEL, SPEECH, Served, in_use, why_not  # noqa: E402
+from served import CLIPS, MODEL, SPEECH, Served, in_use, wav, why_not  # noqa: E402
 
 MSTAR = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "mstar"
 SAID = "He might even have been made amiable himself."
 TRANSCRIBE, GENERATE = "/v1/audio/transcriptions", "/generate"
 CAP, QUEUE = 1, 2  # of the small server
-
-
-def wav(frames):
-    out = io.BytesIO()
-    with wave.open(out, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16000)
-        file.writeframes(frames)
-    return out.getvalue()
 
 
 def speech(times):

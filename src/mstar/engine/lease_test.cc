@@ -88,7 +88,7 @@ TEST(RegionTable, PackedRegionsLeaseByTokensToo) {
   EXPECT_FALSE(table.find(huge, segments));
 }
 
-// mstar.md 3.4: the step is one row, and all of its segments count against that row's limit.
+// The step is one row, and all of its segments count against that row's limit.
 TEST(RegionTable, OneRowPerStepCountsAllSegmentsOfTheStep) {
   const RegionTable table({.name = "vision",
                            .rows = {1},

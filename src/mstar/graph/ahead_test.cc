@@ -1,4 +1,4 @@
-// Steps that run ahead of the ones that feed them (mstar.md part 8, 8, 11 and 16-21).
+// Steps that run ahead of the ones that feed them (8, 11 and 16-21 of docs/contracts/pinned-behaviours.md).
 #include "mstar/graph/rig.h"
 
 namespace mstar::graph {

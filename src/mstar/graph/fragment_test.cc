@@ -1,5 +1,5 @@
-// Stops, fragments on several workers, placement, starts, kept and request values. Numbers in comments: behaviours
-// pinned by mstar.md part 8.
+// Stops, fragments on several workers, placement, starts, kept and request values. Numbers:
+// docs/contracts/pinned-behaviours.md.
 #include "mstar/graph/rig.h"
 
 namespace mstar::graph {

@@ -1,4 +1,4 @@
-// Streams and early signals (mstar.md part 8, 22-25).
+// Streams and early signals (22-25 of docs/contracts/pinned-behaviours.md).
 #include "mstar/graph/rig.h"
 
 #include "mstar/graph/fixtures/fixtures.h"

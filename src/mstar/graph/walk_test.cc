@@ -1,4 +1,4 @@
-// How walks run: sequences, loops, nesting, exports, stops. Numbers in comments: behaviours pinned by mstar.md part 8.
+// How walks run: sequences, loops, nesting, exports, stops. Numbers: docs/contracts/pinned-behaviours.md.
 #include "mstar/graph/rig.h"
 
 namespace mstar::graph {
