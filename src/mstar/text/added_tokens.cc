@@ -2,6 +2,8 @@
 
 #include <unicode/uchar.h>
 
+#include <algorithm>
+
 #include "mstar/text/utf8.h"
 
 namespace mstar::text {
@@ -94,6 +96,21 @@ AddedTokenFinder::Match AddedTokenFinder::longest_at(std::string_view text, std:
     if (token >= 0) best = {i + 1 - at, token};
   }
   return best;
+}
+
+bool AddedTokenFinder::has_special() const {
+  return std::any_of(tokens_.begin(), tokens_.end(), [](const Token& token) { return token.special; });
+}
+
+bool AddedTokenFinder::special_at(std::string_view text, std::size_t at) const {
+  std::int32_t node = 0;
+  for (std::size_t i = at; i < text.size(); ++i) {
+    node = child(node, static_cast<std::uint8_t>(text[i]));
+    if (node < 0) return false;
+    const std::int32_t token = nodes_[static_cast<std::size_t>(node)].token;
+    if (token >= 0 && tokens_[static_cast<std::size_t>(token)].special) return true;
+  }
+  return false;
 }
 
 void AddedTokenFinder::split(std::string_view text, TakeTokens take, std::vector<TokenSpan>& out) const {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "mstar/text/tokenizer_json.h"
+#include "mstar/text/tokenizer_spec.h"
 
 namespace mstar::text {
 
@@ -28,6 +28,10 @@ class AddedTokenFinder {
   // already, is left out.
   void add(std::string_view pattern, const AddedTokenSpec& token);
   bool empty() const { return tokens_.empty(); }
+
+  bool has_special() const;
+  // Whether a special token is spelt out at `at`, all or with flags that would leave it out.
+  bool special_at(std::string_view text, std::size_t at) const;
 
   // Replaces `out` by non-empty spans that cover `text` (valid UTF-8). A token that `take` leaves out hides what is
   // inside of it, and stays plain text. A token of spaces is found even where the token before it took those spaces

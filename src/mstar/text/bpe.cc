@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <string>
 
 #include "mstar/text/byte_level.h"
@@ -39,52 +40,123 @@ void MergeTable::insert(std::int32_t left, std::int32_t right, Merge merge) {
   slots_[at] = {left, right, merge};
 }
 
-Result<Bpe> Bpe::build(const BpeSpec& spec, const Vocabulary& vocabulary) {
-  Bpe out;
-  bool whole_alphabet = true;
-  for (std::size_t byte = 0; byte < 256; ++byte) {
+void CharacterTable::insert(char32_t c, std::int32_t id) {
+  // Half a MiB at most; what comes after is rare.
+  constexpr char32_t kLowEnd = 0x20000;
+  if (c >= kLowEnd) {
+    high_[c] = id;
+    return;
+  }
+  if (c >= low_.size()) low_.resize(std::max<std::size_t>(c + 1, 2 * low_.size()), -1);
+  low_[c] = id;
+}
+
+Status Bpe::add_alphabet(const ModelSpec& spec, const Vocabulary& vocabulary) {
+  over_bytes_ = spec.kind == ModelKind::byte_bpe;
+  bool whole_alphabet = over_bytes_;
+  for (std::size_t byte = 0; over_bytes_ && byte < 256; ++byte) {
     std::string symbol;
     append_utf8(byte_level_char(static_cast<std::uint8_t>(byte)), symbol);
-    out.symbol_of_byte_[byte] = vocabulary.find(symbol).value_or(-1);
+    symbol_of_byte_[byte] = vocabulary.find(symbol).value_or(-1);
     symbol.append(spec.end_of_word_suffix);
-    out.last_symbol_of_byte_[byte] = vocabulary.find(symbol).value_or(-1);
-    whole_alphabet = whole_alphabet && out.symbol_of_byte_[byte] >= 0 && out.last_symbol_of_byte_[byte] >= 0;
+    last_symbol_of_byte_[byte] = vocabulary.find(symbol).value_or(-1);
+    whole_alphabet = whole_alphabet && symbol_of_byte_[byte] >= 0 && last_symbol_of_byte_[byte] >= 0;
   }
-  if (spec.byte_fallback && !whole_alphabet) {
-    return bad_model("tokenizer.json: model: byte_fallback is not supported");
+  if (!over_bytes_) add_characters(spec);
+  byte_fallback_ = spec.byte_fallback && !over_bytes_ && find_byte_tokens(vocabulary, byte_ids_);
+  if (spec.byte_fallback && over_bytes_ && !whole_alphabet) {
+    return bad_model("tokenizer.json: model: byte_fallback is not supported with an alphabet of bytes");
   }
-  out.fuse_unknown_ = spec.fuse_unknown;
+  fuse_unknown_ = spec.fuse_unknown;
   if (!spec.unknown_token.empty() && !whole_alphabet) {
     const auto id = vocabulary.find(spec.unknown_token);
     if (!id) return bad_model("tokenizer.json: model.unk_token: the vocabulary lacks it");
-    out.unknown_id_ = *id;
+    unknown_id_ = *id;
   }
+  return {};
+}
 
-  out.merges_ = MergeTable(spec.merges.size());
+void Bpe::add_characters(const ModelSpec& spec) {
+  const auto only_character = [](std::string_view text) -> std::optional<char32_t> {
+    if (text.empty() || !is_valid_utf8(text)) return std::nullopt;
+    const Utf8Step step = utf8_step(text);
+    return step.length_bytes == text.size() ? std::optional(step.code_point) : std::nullopt;
+  };
+  for (const auto& [token, id] : spec.vocab) {
+    if (const auto c = only_character(token)) {
+      characters_.insert(*c, id);
+      if (spec.end_of_word_suffix.empty()) last_characters_.insert(*c, id);
+    }
+    if (spec.end_of_word_suffix.empty() || !token.ends_with(spec.end_of_word_suffix)) continue;
+    if (const auto c = only_character(token.substr(0, token.size() - spec.end_of_word_suffix.size())))
+      last_characters_.insert(*c, id);
+  }
+}
+
+Status Bpe::add_merges(const ModelSpec& spec, const Vocabulary& vocabulary) {
+  merges_ = MergeTable(spec.merges.size());
   std::string product;
-  std::int32_t rank = 0;
-  for (const auto& [left, right] : spec.merges) {
+  for (std::size_t i = 0; i < spec.merges.size(); ++i) {
+    const auto& [left, right] = spec.merges[i];
     const auto left_id = vocabulary.find(left), right_id = vocabulary.find(right);
     if (!left_id || !right_id) return unknown_merge(left_id ? right : left);
     product.assign(left).append(right);
     const auto product_id = vocabulary.find(product);
     if (!product_id) return unknown_merge(product);
-    if (!vocabulary.is_special(*product_id)) out.merges_.insert(*left_id, *right_id, {rank, *product_id});
-    ++rank;
+    const std::int32_t rank = spec.merge_ranks.empty() ? static_cast<std::int32_t>(i) : spec.merge_ranks[i];
+    if (!vocabulary.is_special(*product_id)) merges_.insert(*left_id, *right_id, {rank, *product_id});
   }
-  if (spec.ignore_merges) {
-    for (const auto& [token, id] : spec.vocab) {
-      std::string bytes;
-      const bool spelt = append_spelt_bytes(token, bytes);
-      if (spelt && !vocabulary.is_special(id) && vocabulary.bytes(id) == bytes) {
-        out.whole_words_.emplace(vocabulary.bytes(id), id);
-      }
+  return {};
+}
+
+void Bpe::add_whole_words(const ModelSpec& spec, const Vocabulary& vocabulary) {
+  for (const auto& [token, id] : spec.vocab) {
+    if (vocabulary.is_special(id)) continue;
+    if (!over_bytes_) {
+      // The vocabulary's own copy lives as long as this model.
+      if (vocabulary.token(id) == token) whole_words_.emplace(vocabulary.token(id), id);
+      continue;
     }
+    std::string bytes;
+    const bool spelt = append_spelt_bytes(token, bytes);
+    if (spelt && vocabulary.bytes(id) == bytes) whole_words_.emplace(vocabulary.bytes(id), id);
   }
+}
+
+Result<Bpe> Bpe::build(const ModelSpec& spec, const Vocabulary& vocabulary) {
+  Bpe out;
+  MSTAR_TRY(out.add_alphabet(spec, vocabulary));
+  MSTAR_TRY(out.add_merges(spec, vocabulary));
+  if (spec.ignore_merges) out.add_whole_words(spec, vocabulary);
   return out;
 }
 
-void Bpe::load_symbols(std::string_view word, std::vector<Symbol>& symbols) const {
+void Bpe::load_characters(std::string_view word, std::vector<Symbol>& symbols) const {
+  symbols.clear();
+  bool after_unknown = false;
+  const auto push = [&](std::int32_t id) {
+    const auto at = static_cast<std::int32_t>(symbols.size());
+    symbols.push_back({id, at - 1, at + 1});
+  };
+  while (!word.empty()) {
+    const Utf8Step step = utf8_step(word);
+    const bool is_last = step.length_bytes == word.size();
+    const std::int32_t id = (is_last ? last_characters_ : characters_).find(step.code_point);
+    const bool unknown = id < 0 && !byte_fallback_;
+    if (id >= 0) {
+      push(id);
+    } else if (byte_fallback_) {
+      for (const char c : word.substr(0, step.length_bytes)) push(byte_ids_[static_cast<std::uint8_t>(c)]);
+    } else if (unknown_id_ >= 0 && !(after_unknown && fuse_unknown_)) {
+      push(unknown_id_);
+    }
+    after_unknown = unknown;
+    word.remove_prefix(step.length_bytes);
+  }
+  if (!symbols.empty()) symbols.back().next = -1;
+}
+
+void Bpe::load_bytes(std::string_view word, std::vector<Symbol>& symbols) const {
   symbols.clear();
   bool after_unknown = false;
   for (std::size_t i = 0; i < word.size(); ++i) {
@@ -147,7 +219,11 @@ void Bpe::encode(std::string_view word, BpeScratch& scratch, std::vector<std::in
       return;
     }
   }
-  load_symbols(word, scratch.symbols);
+  if (over_bytes_) {
+    load_bytes(word, scratch.symbols);
+  } else {
+    load_characters(word, scratch.symbols);
+  }
   merge_all(scratch);
   for (const Symbol& symbol : scratch.symbols) {
     if (symbol.id >= 0) ids.push_back(symbol.id);

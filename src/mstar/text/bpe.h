@@ -1,4 +1,4 @@
-// Byte-level byte-pair encoding: the most urgent merge first, the leftmost of equals.
+// Byte-pair encoding over bytes or characters: the most urgent merge first, the leftmost of equals.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "mstar/base/result.h"
-#include "mstar/text/tokenizer_json.h"
+#include "mstar/text/tokenizer_spec.h"
 #include "mstar/text/vocabulary.h"
 
 namespace mstar::text {
@@ -65,25 +65,52 @@ struct BpeScratch {
   std::vector<Candidate> heap;
 };
 
+// Character -> id. Thread: const methods from any thread.
+class CharacterTable {
+ public:
+  void insert(char32_t c, std::int32_t id);
+  // -1: none.
+  std::int32_t find(char32_t c) const {
+    if (c < low_.size()) return low_[c];
+    if (high_.empty()) return -1;
+    const auto found = high_.find(c);
+    return found == high_.end() ? -1 : found->second;
+  }
+
+ private:
+  std::vector<std::int32_t> low_;
+  std::unordered_map<char32_t, std::int32_t> high_;
+};
+
 // Thread: const methods from any thread. Move-only.
 class Bpe {
  public:
   // bad_model when a merge names a token that `vocabulary` lacks. Merges that make a special token are left out, so
   // that no text can spell one (a special token that is one symbol long is the exception: it is a part of the
   // alphabet).
-  static Result<Bpe> build(const BpeSpec& spec, const Vocabulary& vocabulary);
+  static Result<Bpe> build(const ModelSpec& spec, const Vocabulary& vocabulary);
 
-  // Appends the ids of one piece of text, given as bytes, at most INT32_MAX of them. O(n log n). A byte that the
-  // vocabulary lacks becomes the unknown token, or nothing when there is none.
+  // Appends the ids of one piece of text, at most INT32_MAX bytes: any bytes where the model is over bytes, else valid
+  // UTF-8. O(n log n). A byte or character that the vocabulary lacks becomes the tokens of its bytes if there is byte
+  // fallback, else the unknown token, or nothing when there is none.
   void encode(std::string_view word, BpeScratch& scratch, std::vector<std::int32_t>& ids) const;
 
  private:
-  void load_symbols(std::string_view word, std::vector<BpeScratch::Symbol>& symbols) const;
+  Status add_alphabet(const ModelSpec& spec, const Vocabulary& vocabulary);
+  void add_characters(const ModelSpec& spec);
+  Status add_merges(const ModelSpec& spec, const Vocabulary& vocabulary);
+  void add_whole_words(const ModelSpec& spec, const Vocabulary& vocabulary);
+  void load_bytes(std::string_view word, std::vector<BpeScratch::Symbol>& symbols) const;
+  void load_characters(std::string_view word, std::vector<BpeScratch::Symbol>& symbols) const;
   void merge_all(BpeScratch& scratch) const;
   void offer(std::int32_t position, BpeScratch& scratch) const;
 
   std::array<std::int32_t, 256> symbol_of_byte_{};       // -1: none
   std::array<std::int32_t, 256> last_symbol_of_byte_{};  // with the end-of-word suffix
+  bool over_bytes_ = true;
+  CharacterTable characters_, last_characters_;
+  std::array<std::int32_t, 256> byte_ids_{};  // of "<0x0A>" and the like
+  bool byte_fallback_ = false;
   std::int32_t unknown_id_ = -1;
   bool fuse_unknown_ = false;
   MergeTable merges_;

@@ -23,6 +23,7 @@ class IncrementalDecoder {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
+  DecodeState state_;
   std::string waiting_;
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "mstar/text/bert_normal.h"
 #include "mstar/text/utf8.h"
 
 namespace mstar::text {
@@ -30,7 +31,9 @@ bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-std::string to_form(Kind kind, std::string text) {
+}  // namespace
+
+std::string unicode_form(NormalStepSpec::Kind kind, std::string text) {
   // ASCII is its own form in all four.
   if (is_ascii(text)) return text;
   UErrorCode error = U_ZERO_ERROR;
@@ -44,8 +47,7 @@ std::string to_form(Kind kind, std::string text) {
   return U_SUCCESS(error) ? out : text;
 }
 
-// Character by character, so a final sigma is not special.
-std::string to_lower(std::string_view text) {
+std::string lower_case(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
@@ -59,6 +61,8 @@ std::string to_lower(std::string_view text) {
   }
   return out;
 }
+
+namespace {
 
 std::string replace_all(const SplitRegex& pattern, std::string_view text, std::string_view content) {
   std::vector<SplitRange> ranges;
@@ -94,7 +98,12 @@ std::string strip(std::string_view text, bool left, bool right) {
 Result<Normalizer> Normalizer::compile(const std::vector<NormalStepSpec>& steps) {
   Normalizer out;
   for (const NormalStepSpec& spec : steps) {
-    Step step{spec.kind, {}, std::string(spec.content), spec.strip_left, spec.strip_right};
+    Step step{spec.kind, {}, {}, std::string(spec.content), spec};
+    step.spec.content = step.spec.char_map = step.spec.pattern.text = {};
+    if (spec.kind == Kind::sentencepiece) {
+      MSTAR_TRY_ASSIGN(SentencePieceNormal normal, SentencePieceNormal::compile(spec));
+      step.sentencepiece.push_back(std::move(normal));
+    }
     if (spec.kind == Kind::replace) {
       MSTAR_TRY_ASSIGN(SplitRegex pattern, spec.pattern.is_regex ? SplitRegex::compile(spec.pattern.text)
                                                                  : SplitRegex::literal(spec.pattern.text));
@@ -105,24 +114,30 @@ Result<Normalizer> Normalizer::compile(const std::vector<NormalStepSpec>& steps)
   return out;
 }
 
-std::string Normalizer::apply_step(const Step& step, std::string text) {
+std::string Normalizer::apply_step(const Step& step, std::string text, bool prefix_allowed) {
   switch (step.kind) {
     case Kind::lowercase:
-      return to_lower(text);
+      return lower_case(text);
     case Kind::replace:
       return replace_all(step.pattern.front(), text, step.content);
     case Kind::prepend:
       return text.empty() ? text : step.content + text;
     case Kind::strip:
-      return strip(text, step.strip_left, step.strip_right);
+      return strip(text, step.spec.strip_left, step.spec.strip_right);
+    case Kind::strip_accents:
+      return strip_accents(text);
+    case Kind::bert:
+      return bert_normal(step.spec, text);
+    case Kind::sentencepiece:
+      return step.sentencepiece.front().apply(text, prefix_allowed);
     default:
-      return to_form(step.kind, std::move(text));
+      return unicode_form(step.kind, std::move(text));
   }
 }
 
-std::string Normalizer::apply(std::string_view text) const {
+std::string Normalizer::apply(std::string_view text, bool prefix_allowed) const {
   std::string out(text);
-  for (const Step& step : steps_) out = apply_step(step, std::move(out));
+  for (const Step& step : steps_) out = apply_step(step, std::move(out), prefix_allowed);
   return out;
 }
 

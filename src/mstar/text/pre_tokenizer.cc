@@ -66,6 +66,13 @@ Result<PreTokenizer> PreTokenizer::compile(const std::vector<PreTokenStepSpec>& 
       if (spec.use_regex) {
         MSTAR_TRY_ASSIGN(step.pattern, SplitRegex::compile(kByteLevelPattern));
       }
+    } else if (spec.kind == PreTokenStepSpec::Kind::metaspace) {
+      step.metaspace = spec.replacement;
+      step.prepend = spec.prepend;
+      step.behavior = SplitBehavior::merged_with_next;
+      if (spec.split) {
+        MSTAR_TRY_ASSIGN(step.pattern, SplitRegex::literal(spec.replacement));
+      }
     } else {
       step.behavior = spec.behavior;
       step.invert = spec.invert;
@@ -77,9 +84,27 @@ Result<PreTokenizer> PreTokenizer::compile(const std::vector<PreTokenStepSpec>& 
   return out;
 }
 
-void PreTokenizer::apply_step(const Step& step, Pieces& pieces) {
+std::string_view PreTokenizer::with_metaspaces(const Step& step, std::string_view piece, bool is_first,
+                                               Pieces& pieces) {
+  std::string out;
+  for (const char c : piece) {
+    if (c == ' ') {
+      out.append(step.metaspace);
+    } else {
+      out.push_back(c);
+    }
+  }
+  const bool wanted = step.prepend == PrependScheme::always || (step.prepend == PrependScheme::first && is_first);
+  if (wanted && !out.starts_with(step.metaspace)) out.insert(0, step.metaspace);
+  return pieces.owned.emplace_back(std::move(out));
+}
+
+void PreTokenizer::apply_step(const Step& step, bool at_start, Pieces& pieces) {
   pieces.next.clear();
+  bool is_first = at_start;
   for (std::string_view piece : pieces.views) {
+    if (!step.metaspace.empty()) piece = with_metaspaces(step, piece, is_first, pieces);
+    is_first = false;
     if (step.add_prefix_space && !piece.starts_with(' ')) {
       piece = pieces.owned.emplace_back(std::string(" ").append(piece));
     }
@@ -99,12 +124,12 @@ void PreTokenizer::apply_step(const Step& step, Pieces& pieces) {
   pieces.views.swap(pieces.next);
 }
 
-void PreTokenizer::split(std::string_view text, Pieces& pieces) const {
+void PreTokenizer::split(std::string_view text, bool at_start, Pieces& pieces) const {
   pieces.owned.clear();
   pieces.views.clear();
   if (text.empty()) return;
   pieces.views.push_back(text);
-  for (const Step& step : steps_) apply_step(step, pieces);
+  for (const Step& step : steps_) apply_step(step, at_start, pieces);
 }
 
 }  // namespace mstar::text

@@ -9,7 +9,7 @@
 
 #include "mstar/base/result.h"
 #include "mstar/text/split_regex.h"
-#include "mstar/text/tokenizer_json.h"
+#include "mstar/text/tokenizer_spec.h"
 
 namespace mstar::text {
 
@@ -28,8 +28,9 @@ class PreTokenizer {
   // model.
   static Result<PreTokenizer> compile(const std::vector<PreTokenStepSpec>& steps);
 
-  // Replaces pieces.views by the non-empty pieces of `text` (valid UTF-8), in order.
-  void split(std::string_view text, Pieces& pieces) const;
+  // Replaces pieces.views by the non-empty pieces of `text` (valid UTF-8), in order. `at_start`: `text` begins where
+  // the whole text does, which Metaspace may ask.
+  void split(std::string_view text, bool at_start, Pieces& pieces) const;
 
  private:
   struct Step {
@@ -37,8 +38,11 @@ class PreTokenizer {
     SplitBehavior behavior = SplitBehavior::isolated;
     bool invert = false;
     bool add_prefix_space = false;
+    std::string metaspace;  // what stands for a space; empty: another step
+    PrependScheme prepend = PrependScheme::always;
   };
-  static void apply_step(const Step& step, Pieces& pieces);
+  static void apply_step(const Step& step, bool at_start, Pieces& pieces);
+  static std::string_view with_metaspaces(const Step& step, std::string_view piece, bool is_first, Pieces& pieces);
 
   std::vector<Step> steps_;
 };

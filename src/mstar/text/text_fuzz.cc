@@ -1,5 +1,5 @@
-// libFuzzer: any bytes as a tokenizer.json must give a tokenizer or an Error; any bytes as text must come back from the
-// ids.
+// libFuzzer: any bytes as a tokenizer.json or tokenizer.model must give a tokenizer or an Error; any bytes as text must
+// come back from the ids.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -58,9 +58,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const mstar::Tokenizer fixed = mstar::fixed_tokenizer();
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   if (size == 0) return 0;
-  // The first byte says what the rest is: text, or a tokenizer.json with text after a NUL.
-  if (input[0] % 2 == 0) {
+  // The first byte says what the rest is: text, a tokenizer.model, or a tokenizer.json with text after a NUL.
+  if (input[0] % 3 == 0) {
     mstar::use(fixed, input.substr(1), true);
+    return 0;
+  }
+  if (input[0] % 3 == 1) {
+    const auto pieces = mstar::Tokenizer::parse_sentencepiece(input.substr(1));
+    if (pieces) mstar::use(*pieces, "ab <s> \xE2\x96\x81 \xF0\x9F", false);
     return 0;
   }
   const std::size_t end = input.find('\0');

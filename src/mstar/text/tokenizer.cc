@@ -1,17 +1,23 @@
 #include "mstar/text/tokenizer.h"
 
-#include <algorithm>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <variant>
 
 #include "mstar/text/added_tokens.h"
 #include "mstar/text/bpe.h"
+#include "mstar/text/gguf_tokenizer.h"
 #include "mstar/text/normalizer.h"
 #include "mstar/text/pre_tokenizer.h"
+#include "mstar/text/sentencepiece_model.h"
+#include "mstar/text/token_decoder.h"
 #include "mstar/text/tokenizer_json.h"
+#include "mstar/text/unigram.h"
 #include "mstar/text/utf8.h"
 #include "mstar/text/vocabulary.h"
+#include "mstar/text/word_piece.h"
 
 namespace mstar {
 namespace {
@@ -33,45 +39,94 @@ Result<std::string> read_file(const std::string& path) {
   return bytes;
 }
 
+constexpr std::string_view kGuard = "\xEF\xB7\x90";  // U+FDD0, no character
+
+std::string without_guards(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t at = text.find(kGuard); at != std::string_view::npos; at = text.find(kGuard)) {
+    out.append(text.substr(0, at));
+    text.remove_prefix(at + kGuard.size());
+  }
+  return out.append(text);
+}
+
+// At most `most` bytes, no character cut.
+std::size_t whole_characters(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return text.size();
+  while (most > 0 && (static_cast<std::uint8_t>(text[most]) & 0xC0) == 0x80) --most;
+  return most;
+}
+
 }  // namespace
 
 struct Tokenizer::Parts {
   text::Vocabulary vocabulary;
   text::Normalizer normalizer;
   text::PreTokenizer pre_tokenizer;
-  text::Bpe bpe;
+  std::variant<text::Bpe, text::Unigram, text::WordPiece> model;
   text::AddedTokenFinder raw_tokens;         // looked for in the text as it is
   text::AddedTokenFinder normalized_tokens;  // and in the normalised text
   std::vector<std::int32_t> prefix_ids;
   std::vector<std::int32_t> suffix_ids;
+  std::int64_t strip_spaces = 0;  // from the start of a decoded text
 
   struct Scratch {
     text::Pieces pieces;
     text::BpeScratch bpe;
+    text::UnigramScratch unigram;
     std::vector<text::TokenSpan> spans;
     std::vector<text::TokenSpan> normalized_spans;
+    std::string unguarded;
+  };
+  // How a part of the text is to be read.
+  struct PartRules {
+    text::TakeTokens take;
+    bool guarded;
+    bool at_start;        // of the whole text
+    bool prefix_allowed;  // not after an added token that is not special
   };
 
-  void encode_plain(std::string_view part, Scratch& scratch, std::vector<std::int32_t>& ids) const {
-    pre_tokenizer.split(part, scratch.pieces);
+  void encode_piece(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+    if (const auto* bpe = std::get_if<text::Bpe>(&model)) {
+      bpe->encode(piece, scratch.bpe, ids);
+    } else if (const auto* unigram = std::get_if<text::Unigram>(&model)) {
+      unigram->encode(piece, scratch.unigram, ids);
+    } else if (const auto* word_piece = std::get_if<text::WordPiece>(&model)) {
+      word_piece->encode(piece, ids);
+    }
+  }
+
+  void encode_plain(std::string_view part, bool at_start, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+    pre_tokenizer.split(part, at_start, scratch.pieces);
     for (std::string_view piece : scratch.pieces.views) {
-      for (; !piece.empty(); piece.remove_prefix(std::min(piece.size(), kMaxPieceBytes))) {
-        bpe.encode(piece.substr(0, kMaxPieceBytes), scratch.bpe, ids);
+      while (!piece.empty()) {
+        const std::size_t size = whole_characters(piece, kMaxPieceBytes);
+        encode_piece(piece.substr(0, size), scratch, ids);
+        piece.remove_prefix(size);
       }
     }
   }
 
-  void encode_part(std::string_view part, text::TakeTokens take, Scratch& scratch,
-                   std::vector<std::int32_t>& ids) const {
-    const std::string normal = normalizer.empty() ? std::string() : normalizer.apply(part);
+  void encode_part(std::string_view part, PartRules rules, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+    using text::TakeTokens;
+    const bool holds_guard = rules.guarded && part.find(kGuard) != std::string_view::npos;
+    // A user's spelling may become that of a special token by normalisation only.
+    if (holds_guard && rules.take == TakeTokens::all) rules.take = TakeTokens::all_but_special;
+    const std::string normal = normalizer.empty() ? std::string() : normalizer.apply(part, rules.prefix_allowed);
     if (!normalizer.empty()) part = normal;
-    normalized_tokens.split(part, take, scratch.normalized_spans);
+    normalized_tokens.split(part, rules.take, scratch.normalized_spans);
     for (const text::TokenSpan& span : scratch.normalized_spans) {
       if (span.id >= 0) {
         ids.push_back(span.id);
-      } else {
-        encode_plain(part.substr(span.begin, span.end - span.begin), scratch, ids);
+        continue;
       }
+      std::string_view plain = part.substr(span.begin, span.end - span.begin);
+      if (holds_guard) {
+        scratch.unguarded = without_guards(plain);
+        plain = scratch.unguarded;
+      }
+      encode_plain(plain, rules.at_start && span.begin == 0, scratch, ids);
     }
   }
 };
@@ -82,33 +137,63 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
-  MSTAR_TRY_ASSIGN(const std::string json, read_file(path));
-  auto tokenizer = parse(json);
+  MSTAR_TRY_ASSIGN(const std::string bytes, read_file(path));
+  auto tokenizer = path.ends_with(".model") ? parse_sentencepiece(bytes) : parse(bytes);
   if (!tokenizer) return std::move(tokenizer.error()).in(path);
   return tokenizer;
 }
 
-Result<Tokenizer> Tokenizer::parse(std::string_view json) {
-  MSTAR_TRY_ASSIGN(const text::TokenizerSpec spec, text::read_tokenizer_json(json));
+Result<std::unique_ptr<Tokenizer::Parts>> Tokenizer::build(const text::TokenizerSpec& spec) {
   auto parts = std::make_unique<Parts>();
   MSTAR_TRY_ASSIGN(parts->normalizer, text::Normalizer::compile(spec.normalizer));
   MSTAR_TRY_ASSIGN(parts->pre_tokenizer, text::PreTokenizer::compile(spec.pre_tokenizer));
 
-  std::vector<std::string> normal_forms;
-  normal_forms.reserve(spec.added_tokens.size());
+  std::deque<std::string> texts;  // what the entries' views point into
   std::vector<text::Vocabulary::Entry> entries;
   entries.reserve(spec.model.vocab.size() + spec.added_tokens.size());
-  for (const auto& [token, id] : spec.model.vocab) entries.push_back({token, token, id, false, false});
+  const auto add = [&](std::string_view token, std::string_view spelt, std::int32_t id, bool added, bool special) {
+    const std::string& bytes = texts.emplace_back(text::decoded_token(spec.decoder, spelt, false));
+    std::string first = text::decoded_token(spec.decoder, spelt, true);
+    std::string_view first_bytes = bytes;
+    if (first != bytes) first_bytes = texts.emplace_back(std::move(first));
+    entries.push_back({token, bytes, first_bytes, id, added, special});
+  };
+  for (const auto& [token, id] : spec.model.vocab) add(token, token, id, false, false);
   for (const text::AddedTokenSpec& token : spec.added_tokens) {
     const bool normalize = token.normalized && !parts->normalizer.empty();
-    normal_forms.push_back(normalize ? parts->normalizer.apply(token.content) : std::string(token.content));
-    (token.normalized ? parts->normalized_tokens : parts->raw_tokens).add(normal_forms.back(), token);
-    entries.push_back({token.content, normal_forms.back(), token.id, true, token.special});
+    const std::string normal = normalize ? parts->normalizer.apply(token.content) : std::string(token.content);
+    (token.normalized ? parts->normalized_tokens : parts->raw_tokens).add(normal, token);
+    add(token.content, normal, token.id, true, token.special);
   }
   MSTAR_TRY_ASSIGN(parts->vocabulary, text::Vocabulary::build(entries));
-  MSTAR_TRY_ASSIGN(parts->bpe, text::Bpe::build(spec.model, parts->vocabulary));
+  if (spec.model.kind == text::ModelKind::unigram) {
+    MSTAR_TRY_ASSIGN(parts->model, text::Unigram::build(spec.model, parts->vocabulary));
+  } else if (spec.model.kind == text::ModelKind::word_piece) {
+    MSTAR_TRY_ASSIGN(parts->model, text::WordPiece::build(spec.model, parts->vocabulary));
+  } else {
+    MSTAR_TRY_ASSIGN(parts->model, text::Bpe::build(spec.model, parts->vocabulary));
+  }
   parts->prefix_ids = spec.prefix_ids;
   parts->suffix_ids = spec.suffix_ids;
+  parts->strip_spaces = spec.decoder.strip_spaces;
+  return parts;
+}
+
+Result<Tokenizer> Tokenizer::parse(std::string_view json) {
+  MSTAR_TRY_ASSIGN(const text::TokenizerSpec spec, text::read_tokenizer_json(json));
+  MSTAR_TRY_ASSIGN(auto parts, build(spec));
+  return Tokenizer(std::move(parts));
+}
+
+Result<Tokenizer> Tokenizer::parse_sentencepiece(std::string_view model) {
+  MSTAR_TRY_ASSIGN(const text::TokenizerSpec spec, text::read_sentencepiece(model));
+  MSTAR_TRY_ASSIGN(auto parts, build(spec));
+  return Tokenizer(std::move(parts));
+}
+
+Result<Tokenizer> Tokenizer::from_gguf(const GgufTokenizer& metadata) {
+  MSTAR_TRY_ASSIGN(const text::TokenizerSpec spec, text::read_gguf_tokenizer(metadata));
+  MSTAR_TRY_ASSIGN(auto parts, build(spec));
   return Tokenizer(std::move(parts));
 }
 
@@ -126,21 +211,53 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeOptions
   if (options.add_special) ids = parts_->prefix_ids;
   Parts::Scratch scratch;
   parts_->raw_tokens.split(text, take, scratch.spans);
+  bool prefix_allowed = true;
   for (const text::TokenSpan& span : scratch.spans) {
     if (span.id >= 0) {
       ids.push_back(span.id);
     } else {
-      parts_->encode_part(text.substr(span.begin, span.end - span.begin), take, scratch, ids);
+      const Parts::PartRules rules{take, options.guarded, span.begin == 0, prefix_allowed};
+      parts_->encode_part(text.substr(span.begin, span.end - span.begin), rules, scratch, ids);
     }
+    prefix_allowed = span.id >= 0 && is_special(span.id);
   }
   if (options.add_special) ids.insert(ids.end(), parts_->suffix_ids.begin(), parts_->suffix_ids.end());
   return ids;
 }
 
+std::string Tokenizer::guard(std::string_view user_text) const {
+  std::string text = is_valid_utf8(user_text) ? std::string(user_text) : replace_invalid_utf8(user_text);
+  for (std::size_t at = text.find(kGuard); at != std::string::npos; at = text.find(kGuard))
+    text.replace(at, kGuard.size(), kReplacementUtf8);
+  std::string out;
+  out.reserve(text.size());
+  if (parts_->normalized_tokens.has_special() && !text.empty()) out.append(kGuard);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = utf8_step(std::string_view(text).substr(at)).length_bytes;
+    out.append(text, at, length);
+    if (parts_->raw_tokens.special_at(text, at)) out.append(kGuard);
+    at += length;
+  }
+  return out;
+}
+
+void Tokenizer::append_bytes(std::int32_t id, DecodeState& state, std::string& out) const {
+  if (id_to_token(id).empty()) return;
+  std::string_view bytes = state.started ? token_bytes(id) : parts_->vocabulary.first_bytes(id);
+  state.started = true;
+  while (state.stripped_spaces < parts_->strip_spaces && bytes.starts_with(' ')) {
+    bytes.remove_prefix(1);
+    ++state.stripped_spaces;
+  }
+  if (!bytes.empty()) state.stripped_spaces = parts_->strip_spaces;
+  out.append(bytes);
+}
+
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
   std::string bytes;
+  DecodeState state;
   for (const std::int32_t id : ids) {
-    if (!skip_special || !is_special(id)) bytes.append(token_bytes(id));
+    if (!skip_special || !is_special(id)) append_bytes(id, state, bytes);
   }
   return is_valid_utf8(bytes) ? bytes : replace_invalid_utf8(bytes);
 }

@@ -195,15 +195,16 @@ TEST(Tokenizer, TemplateGoesRoundTheText) {
 }
 
 TEST(Tokenizer, NamesWhatItDoesNotSupport) {
-  EXPECT_THAT(fault_of(R"({"model": {"type": "WordPiece"}})"), HasSubstr("WordPiece is not supported"));
-  EXPECT_THAT(fault_of(R"({"model": {"type": "Unigram"}})"), HasSubstr("Unigram"));
+  EXPECT_THAT(fault_of(R"({"model": {"type": "WordLevel"}})"), HasSubstr("WordLevel is not supported"));
+  EXPECT_THAT(fault_of(R"({"model": {"type": "Unigram"}})"), HasSubstr("vocab must be a list"));
   EXPECT_THAT(fault_of(R"({"model": {"dropout": 0.1}})"), HasSubstr("dropout"));
   EXPECT_THAT(fault_of(R"({"model": {"continuing_subword_prefix": "##"}})"), HasSubstr("continuing_subword_prefix"));
   EXPECT_THAT(fault_of(R"({"model": {"byte_fallback": true, "vocab": {"a": null}}})"), HasSubstr("byte_fallback"));
-  EXPECT_THAT(fault_of(R"({"normalizer": {"type": "BertNormalizer"}})"), HasSubstr("BertNormalizer"));
-  EXPECT_THAT(fault_of(R"({"pre_tokenizer": {"type": "Metaspace"}})"), HasSubstr("Metaspace"));
-  EXPECT_THAT(fault_of(R"({"pre_tokenizer": null})"), HasSubstr("ByteLevel"));
-  EXPECT_THAT(fault_of(R"({"decoder": {"type": "WordPiece"}})"), HasSubstr("WordPiece"));
+  EXPECT_THAT(fault_of(R"({"normalizer": {"type": "Nmt"}})"), HasSubstr("Nmt"));
+  EXPECT_THAT(fault_of(R"({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAA="}})"),
+              HasSubstr("damaged"));
+  EXPECT_THAT(fault_of(R"({"pre_tokenizer": {"type": "UnicodeScripts"}})"), HasSubstr("UnicodeScripts"));
+  EXPECT_THAT(fault_of(R"({"decoder": {"type": "CTC"}})"), HasSubstr("CTC"));
   EXPECT_THAT(fault_of(R"({"decoder": null})"), HasSubstr("decoder"));
   EXPECT_THAT(fault_of(R"({"post_processor": {"type": "Other", "single": []}})"), HasSubstr("Other"));
   EXPECT_THAT(fault_of(R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers":

@@ -27,8 +27,6 @@ std::size_t ascii_prefix(std::string_view text) {
   return n;
 }
 
-bool is_python_space(char32_t c) { return is_unicode_space(c) || (c >= 0x1C && c <= 0x1F); }
-
 // Where the last character of a valid, non-empty text starts; a stray continuation byte counts as a character.
 std::size_t last_character(std::string_view text) {
   std::size_t at = text.size() - 1;
@@ -113,6 +111,8 @@ bool is_unicode_space(char32_t c) {
   return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
          c == 0x202F || c == 0x205F || c == 0x3000;
 }
+
+bool is_python_space(char32_t c) { return is_unicode_space(c) || (c >= 0x1C && c <= 0x1F); }
 
 std::string_view strip_spaces(std::string_view text) {
   while (!text.empty()) {

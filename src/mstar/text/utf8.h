@@ -38,7 +38,9 @@ void append_utf8(char32_t code_point, std::string& out);
 
 // White_Space of Unicode.
 bool is_unicode_space(char32_t code_point);
-// `text` without what Python's str.strip() takes off its ends: White_Space and U+001C to U+001F.
+// What Python's str.isspace() takes: White_Space and U+001C to U+001F.
+bool is_python_space(char32_t code_point);
+// `text` without what Python's str.strip() takes off its ends.
 std::string_view strip_spaces(std::string_view text);
 
 }  // namespace mstar

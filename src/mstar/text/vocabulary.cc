@@ -4,8 +4,6 @@
 #include <cstring>
 #include <string>
 
-#include "mstar/text/byte_level.h"
-
 namespace mstar::text {
 namespace {
 
@@ -25,8 +23,8 @@ Result<Vocabulary> Vocabulary::build(const std::vector<Entry>& entries) {
   for (const Entry& entry : entries) {
     if (entry.id < 0) return bad_model("tokenizer.json: a negative token id");
     num_ids = std::max(num_ids, static_cast<std::size_t>(entry.id) + 1);
-    // The bytes of a token are never more than its spelling.
-    text_bytes += entry.token.size() + entry.spelt.size();
+    text_bytes += entry.token.size() + entry.bytes.size();
+    if (entry.first_bytes != entry.bytes) text_bytes += entry.first_bytes.size();
   }
   if (num_ids > 4 * entries.size() + kMaxGap) return bad_model("tokenizer.json: token ids are too sparse");
 
@@ -41,15 +39,14 @@ Result<Vocabulary> Vocabulary::build(const std::vector<Entry>& entries) {
     used += text.size();
     return std::string_view(place, text.size());
   };
-  std::string spelt;
   for (const Entry& entry : entries) {
     Token& slot = out.tokens_[index(entry.id)];
     if (slot.token.data() != nullptr && slot.token != entry.token) return twice("the id is shared", entry.token);
     slot.is_added = entry.is_added;
     slot.is_special = slot.is_special || entry.is_special;
     slot.token = keep(entry.token);
-    spelt.clear();
-    slot.bytes = keep(append_spelt_bytes(entry.spelt, spelt) ? std::string_view(spelt) : entry.spelt);
+    slot.bytes = keep(entry.bytes);
+    slot.first_bytes = entry.first_bytes == entry.bytes ? slot.bytes : keep(entry.first_bytes);
     const auto [place, added] = out.ids_.emplace(slot.token, entry.id);
     if (!added && place->second != entry.id) return twice("there are two ids", entry.token);
   }
@@ -60,6 +57,17 @@ std::optional<std::int32_t> Vocabulary::find(std::string_view token) const {
   const auto found = ids_.find(token);
   if (found == ids_.end()) return std::nullopt;
   return found->second;
+}
+
+bool find_byte_tokens(const Vocabulary& vocabulary, std::array<std::int32_t, 256>& ids) {
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    std::string name = "<0x00>";
+    name[3] = "0123456789ABCDEF"[byte >> 4];
+    name[4] = "0123456789ABCDEF"[byte & 15];
+    ids[byte] = vocabulary.find(name).value_or(-1);
+    if (ids[byte] < 0) return false;
+  }
+  return true;
 }
 
 }  // namespace mstar::text

@@ -1,6 +1,7 @@
 // Token strings and the bytes they stand for, by id and by string.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,8 +17,9 @@ namespace mstar::text {
 class Vocabulary {
  public:
   struct Entry {
-    std::string_view token;  // as tokenizer.json spells it
-    std::string_view spelt;  // what decoding spells out: `token`, or the normalised form of an added token
+    std::string_view token;        // as tokenizer.json spells it
+    std::string_view bytes;        // what it adds to a decoded text
+    std::string_view first_bytes;  // the same where it comes first
     std::int32_t id = 0;
     bool is_added = false;  // an added token may rename an id of the model, and takes its place in id order
     bool is_special = false;
@@ -31,9 +33,10 @@ class Vocabulary {
   std::optional<std::int32_t> find(std::string_view token) const;
   // Empty for an id that is unused or out of range.
   std::string_view token(std::int32_t id) const { return in_range(id) ? tokens_[index(id)].token : std::string_view(); }
-  // The bytes that the id adds to a decoded text: of the byte-level alphabet, or the token's own UTF-8 when a character
-  // of it is outside of that alphabet.
   std::string_view bytes(std::int32_t id) const { return in_range(id) ? tokens_[index(id)].bytes : std::string_view(); }
+  std::string_view first_bytes(std::int32_t id) const {
+    return in_range(id) ? tokens_[index(id)].first_bytes : std::string_view();
+  }
   bool is_special(std::int32_t id) const { return in_range(id) && tokens_[index(id)].is_special; }
   bool is_added(std::int32_t id) const { return in_range(id) && tokens_[index(id)].is_added; }
 
@@ -41,6 +44,7 @@ class Vocabulary {
   struct Token {
     std::string_view token;
     std::string_view bytes;
+    std::string_view first_bytes;
     bool is_added = false;
     bool is_special = false;
   };
@@ -51,5 +55,8 @@ class Vocabulary {
   std::vector<Token> tokens_;
   std::unordered_map<std::string_view, std::int32_t> ids_;
 };
+
+// The ids of "<0x00>" to "<0xFF>"; false when one is missing.
+bool find_byte_tokens(const Vocabulary& vocabulary, std::array<std::int32_t, 256>& ids);
 
 }  // namespace mstar::text
