@@ -71,12 +71,14 @@ Result<bool> ordered(Renderer& r, const Value& subject, const Arguments& a) {
 }
 Result<bool> is_filter(Renderer& r, const Value& subject, const Arguments& a) {
   MSTAR_TRY_ASSIGN(const Bound bound, Bound::bind(r, a, {}));
-  const std::string name = to_text(subject);
-  return find_text_filter(name) != nullptr || find_list_filter(name) != nullptr;
+  if (!key_of(subject)) return r.fail("unhashable type: '" + std::string(type_name(subject)) + "'");
+  if (!subject.is(Kind::string)) return false;
+  return find_text_filter(subject.text()) != nullptr || find_list_filter(subject.text()) != nullptr;
 }
 Result<bool> is_test(Renderer& r, const Value& subject, const Arguments& a) {
   MSTAR_TRY_ASSIGN(const Bound bound, Bound::bind(r, a, {}));
-  return is_test_name(to_text(subject));
+  if (!key_of(subject)) return r.fail("unhashable type: '" + std::string(type_name(subject)) + "'");
+  return subject.is(Kind::string) && is_test_name(subject.text());
 }
 
 struct Named {
