@@ -93,8 +93,7 @@ Result<Json> weights_json(const OpenedModel& model) {
   for (const weights::WeightMapping& home : map.mappings()) {
     Json sources = Json::array();
     for (const auto& source : home.sources)
-      sources.push_back(
-          {{"name", source.name}, {"dtype", dtype_name(source.dtype)}, {"shape", to_string(source.shape)}});
+      sources.push_back({{"name", source.name}, {"dtype", source.type.name()}, {"shape", to_string(source.shape)}});
     homes.push_back({{"home", home.home}, {"from", std::move(sources)}});
   }
   return Json{{"path", model.checkpoint->path().string()},

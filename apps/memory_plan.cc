@@ -23,7 +23,7 @@ std::size_t kept_bytes(const weights::WeightMapping::Source& source, const std::
   if (kept == "f32") return elements * 4;
   if (kept == "f16" || kept == "bf16") return elements * 2;
   if (kept == "i8") return elements;
-  return elements * dtype_bytes(source.dtype);
+  return source.type.row_bytes(static_cast<std::int64_t>(elements));
 }
 
 std::map<std::string, std::size_t> component_bytes(const PlannedModel& model, const weights::WeightMap& map) {

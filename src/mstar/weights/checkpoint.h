@@ -12,18 +12,21 @@
 #include <unordered_map>
 #include <vector>
 
+#include "mstar/base/block_format.h"
 #include "mstar/base/dtype.h"
 #include "mstar/base/result.h"
 #include "mstar/tensor/tensor.h"
 #include "mstar/weights/mapped_file.h"
+#include "mstar/weights/metadata.h"
 
 namespace mstar::weights {
 
-// A named array of a checkpoint. `bytes` is row-major, little-endian, exactly shape x dtype long and NOT aligned (a
-// CTranslate2 file packs arrays at odd offsets): copy elements out with memcpy, or use LoadedWeight.
+// A named array of a checkpoint. `bytes` is row-major, little-endian, exactly shape x type long and NOT aligned (a
+// CTranslate2 file packs arrays at odd offsets): copy elements out with memcpy, or use LoadedWeight. Blocks lie along
+// the last axis, whose length is a multiple of theirs.
 struct StoredWeight {
   std::string name;
-  DType dtype = DType::f32;
+  StoredType type = DType::f32;
   Shape shape;
   std::span<const std::byte> bytes;
   std::string file = {};  // base name, for messages
@@ -37,14 +40,15 @@ struct Alias {
   std::string target;
 };
 
-enum class Format : std::uint8_t { safetensors, ctranslate2 };
+enum class Format : std::uint8_t { safetensors, ctranslate2, gguf };
 std::string_view format_name(Format format);
 
 // Immutable after open; any thread may read. Spans are valid while the checkpoint lives.
 class Checkpoint {
  public:
-  // A directory (model.safetensors; model.safetensors.index.json with its shards; model.bin of CTranslate2; or every
-  // *.safetensors in it, in that order of preference) or one such file. Cost: reads headers only.
+  // A directory (model.safetensors; model.safetensors.index.json with its shards; model.bin of CTranslate2; every
+  // *.safetensors in it; or its one *.gguf, in that order of preference) or one such file. Of a GGUF file in parts
+  // (NAME-00001-of-00003.gguf) the first part stands for all. Cost: reads headers only.
   // Errors: bad_model, naming the file and, for a damaged one, the array.
   static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& directory_or_file);
 
@@ -57,6 +61,8 @@ class Checkpoint {
   std::string_view format_name() const { return weights::format_name(format_); }
   // "WhisperSpec" and the like for CTranslate2, else empty.
   const std::string& spec_name() const { return spec_name_; }
+  // Of a GGUF file (the first part's); empty for other formats.
+  const Metadata& metadata() const { return metadata_; }
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t total_bytes() const;
   // The value of a one-element integer array (CTranslate2 keeps head counts so); nothing when there is none.
@@ -72,11 +78,14 @@ class Checkpoint {
   Status read_safetensors_files(const std::vector<std::filesystem::path>& files);
   Status read_index(const std::filesystem::path& index);
   Status read_ctranslate2_file(const std::filesystem::path& file);
+  Status read_gguf_files(const std::filesystem::path& first);
+  Status add_gguf(const std::filesystem::path& file, bool is_first);
   Status add_names();
 
   std::filesystem::path path_;
   Format format_;
   std::string spec_name_;
+  Metadata metadata_;
   std::vector<std::shared_ptr<const MappedFile>> files_;
   std::vector<StoredWeight> weights_;
   std::vector<Alias> aliases_;

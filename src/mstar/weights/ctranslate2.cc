@@ -58,17 +58,17 @@ Status pair_scales(std::vector<StoredWeight>& weights) {
     if (!by_name.emplace(weight.name, &weight).second)
       return bad_model("weight " + show_name(weight.name) + " is there twice");
   for (StoredWeight& weight : weights) {
-    if (weight.dtype != DType::i8 && weight.dtype != DType::i16) continue;
+    if (weight.type != DType::i8 && weight.type != DType::i16) continue;
     const auto found = by_name.find(weight.name + "_scale");
     if (found == by_name.end()) {
       if (weight.name.ends_with("weight"))
-        return bad_model("weight " + show_name(weight.name) + " is " + std::string(dtype_name(weight.dtype)) +
+        return bad_model("weight " + show_name(weight.name) + " is " + std::string(weight.type.name()) +
                          " but has no '_scale' beside it");
       continue;
     }
     StoredWeight& scale = *found->second;
     const bool per_row = weight.shape.rank() >= 1 && scale.shape == Shape{weight.shape[0]};
-    if (scale.dtype != DType::f32 || (!per_row && scale.shape.num_elements() != 1))
+    if (scale.type != DType::f32 || (!per_row && scale.shape.num_elements() != 1))
       return bad_model("weight " + show_name(scale.name) + ": a scale of " + show_name(weight.name) +
                        " must be f32, one number or one per row");
     weight.divisor = &scale;

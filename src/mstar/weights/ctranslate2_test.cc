@@ -52,7 +52,7 @@ TEST(CTranslate2, RoundTripsEveryDType) {
     const TestWeight wanted = sample()[i];
     const StoredWeight& got = read->weights[i];
     EXPECT_EQ(got.name, wanted.name);
-    EXPECT_EQ(got.dtype, wanted.dtype);
+    EXPECT_EQ(got.type, wanted.dtype);
     EXPECT_EQ(got.shape.rank(), static_cast<int>(wanted.dims.size()));
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(got.bytes.data()), got.bytes.size()), wanted.bytes);
   }
@@ -113,7 +113,7 @@ void expect_sound(const std::string& file) {
   const auto read = read_ctranslate2(as_span(file), "m");
   if (!read) return;
   for (const StoredWeight& weight : read->weights) {
-    ASSERT_EQ(weight.bytes.size(), static_cast<std::size_t>(weight.shape.num_elements()) * dtype_bytes(weight.dtype));
+    ASSERT_EQ(weight.bytes.size(), weight.type.row_bytes(weight.shape.num_elements()));
     if (weight.bytes.empty()) continue;
     ASSERT_GE(weight.bytes.data(), as_span(file).data());
     ASSERT_LE(weight.bytes.data() + weight.bytes.size(), as_span(file).data() + file.size());

@@ -31,9 +31,19 @@ struct CTranslate2Model {
 };
 Result<CTranslate2Model> read_ctranslate2(std::span<const std::byte> bytes, std::string_view file);
 
-// bytes = product of dims x dtype, checked for overflow, rank and sign; the error says what is wrong and names the
-// array.
-Result<StoredWeight> stored_weight(std::string_view name, DType dtype, std::span<const std::uint64_t> dims,
+// A GGUF file of version 3 (or 2, which has the same layout): github.com/ggml-org/ggml, docs/gguf.md. The metadata,
+// too, borrows from `bytes`.
+struct GgufModel {
+  Metadata metadata;
+  std::vector<StoredWeight> weights;
+};
+Result<GgufModel> read_gguf(std::span<const std::byte> bytes, std::string_view file);
+
+// Bytes of an array of these dims, checked for overflow, rank and whole blocks; the error says what is wrong and names
+// the array.
+Result<std::uint64_t> weight_bytes(std::string_view name, StoredType type, std::span<const std::uint64_t> dims);
+// The same, and `bytes` is exactly as long.
+Result<StoredWeight> stored_weight(std::string_view name, StoredType type, std::span<const std::uint64_t> dims,
                                    std::span<const std::byte> bytes, std::string_view file);
 
 }  // namespace mstar::weights

@@ -34,7 +34,8 @@ void widen_row(const WeightPart& part, std::int64_t row, float* to) {
     return;
   }
   const std::byte* from = part.rows + row * part.row_stride_bytes;
-  switch (part.dtype) {
+  if (part.type.is_blocks()) return dequantise(part.type.blocks(), from, n, to);
+  switch (part.type.dtype()) {
     case DType::f32:
       std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
       break;
@@ -80,7 +81,7 @@ void narrow_row(const std::vector<float>& row, DType dtype, std::byte* to) {
 
 // One row in `dtype` at `to`, which is aligned for it; `scratch` is one row wide.
 void write_row(const WeightPart& part, std::int64_t row, DType dtype, std::byte* to, std::vector<float>& scratch) {
-  if (part.rows && part.dtype == dtype && part.divisors.empty()) {
+  if (part.rows && part.type == dtype && part.divisors.empty()) {
     std::memcpy(to, part.rows + row * part.row_stride_bytes,
                 static_cast<std::size_t>(part.row_elements) * dtype_bytes(dtype));
   } else if (!part.rows) {
@@ -131,21 +132,21 @@ class RowWriter {
 };
 
 bool is_aligned(const WeightPart& part) {
-  const std::size_t element = dtype_bytes(part.dtype);
+  const std::size_t element = part.type.is_blocks() ? 1 : part.type.unit_bytes();  // blocks are read at any address
   return part.rows && reinterpret_cast<std::uintptr_t>(part.rows) % element == 0 &&
          static_cast<std::size_t>(part.row_stride_bytes) % element == 0;
 }
 
 }  // namespace
 
-DType LoadedWeight::stored_dtype() const {
+StoredType LoadedWeight::stored_type() const {
   const WeightPart* first = nullptr;
   for (const WeightPart& part : parts_) {
     if (!part.rows) continue;
-    if (first && first->dtype != part.dtype) return DType::f32;
+    if (first && first->type != part.type) return DType::f32;
     first = &part;
   }
-  return first ? first->dtype : DType::f32;
+  return first ? first->type : StoredType(DType::f32);
 }
 
 LoadedWeight LoadedWeight::rows(std::int64_t begin, std::int64_t end) const {
@@ -189,8 +190,8 @@ std::vector<float> LoadedWeight::to_f32() const {
 Result<Tensor> LoadedWeight::to_tensor(Device& device, DType dtype) const {
   const bool is_float = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
   for (const WeightPart& part : parts_)
-    if (!is_float && (part.dtype != dtype || !part.divisors.empty()))
-      return bad_model("'" + home_ + "' is stored as " + std::string(dtype_name(part.dtype)) +
+    if (!is_float && (part.type != dtype || !part.divisors.empty()))
+      return bad_model("'" + home_ + "' is stored as " + std::string(part.type.name()) +
                        (part.divisors.empty() ? "" : " with a scale") + " and cannot become " +
                        std::string(dtype_name(dtype)));
   MSTAR_TRY_ASSIGN(Tensor out, Tensor::allocate(device, dtype, shape_));
@@ -208,7 +209,7 @@ Result<Tensor> LoadedWeight::to_tensor(Device& device, DType dtype) const {
 AlignedParts LoadedWeight::aligned() const {
   AlignedParts out;
   for (const WeightPart& part : parts_) {
-    const std::size_t row_bytes = static_cast<std::size_t>(part.row_elements) * dtype_bytes(part.dtype);
+    const std::size_t row_bytes = part.type.row_bytes(part.row_elements);
     const std::byte* data = part.rows;
     std::int64_t stride_bytes = part.row_stride_bytes;
     if (!is_aligned(part)) {
@@ -222,16 +223,22 @@ AlignedParts LoadedWeight::aligned() const {
       out.copies_.push_back(std::move(copy));
     }
     // TensorView has no read-only form; the contract above forbids writing.
-    TensorView view(const_cast<std::byte*>(data), part.dtype, {part.num_rows, part.row_elements});
-    view.strides[0] = stride_bytes / static_cast<std::int64_t>(dtype_bytes(part.dtype));
-    const float* scale = nullptr;
+    AlignedParts::Part aligned;
+    void* const pointer = const_cast<std::byte*>(data);
+    if (part.type.is_blocks()) {
+      aligned.blocks = part.type.blocks();
+      aligned.weight = TensorView(pointer, DType::u8, {part.num_rows, static_cast<std::int64_t>(row_bytes)});
+    } else {
+      aligned.weight = TensorView(pointer, part.type.dtype(), {part.num_rows, part.row_elements});
+    }
+    aligned.weight.strides[0] = stride_bytes / static_cast<std::int64_t>(dtype_bytes(aligned.weight.dtype));
     if (!part.divisors.empty()) {
       std::vector<float> multipliers(part.divisors.size());
       std::transform(part.divisors.begin(), part.divisors.end(), multipliers.begin(), [](float d) { return 1.0f / d; });
       out.scales_.push_back(std::move(multipliers));
-      scale = out.scales_.back().data();
+      aligned.row_scale = out.scales_.back().data();
     }
-    out.parts_.push_back({view, scale});
+    out.parts_.push_back(aligned);
   }
   return out;
 }

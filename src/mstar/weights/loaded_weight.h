@@ -1,14 +1,16 @@
-// What a home gets: one array, or several stacked by rows, each in the dtype of its checkpoint; and ways to make it
+// What a home gets: one array, or several stacked by rows, each as its checkpoint stores it; and ways to make it
 // usable.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "mstar/base/block_format.h"
 #include "mstar/base/result.h"
 #include "mstar/device/device.h"
 #include "mstar/tensor/tensor.h"
@@ -17,8 +19,8 @@ namespace mstar::weights {
 
 // Rows of one stored array, in place. A row is everything past axis 0; its elements are contiguous but not aligned.
 struct WeightPart {
-  std::string source;  // name in the checkpoint; empty for rows of zeros
-  DType dtype = DType::f32;
+  std::string source;            // name in the checkpoint; empty for rows of zeros
+  StoredType type = DType::f32;  // blocks lie along a row
   std::int64_t num_rows = 0;
   std::int64_t row_elements = 0;
   std::int64_t row_stride_bytes = 0;
@@ -30,7 +32,9 @@ struct WeightPart {
 class AlignedParts {
  public:
   struct Part {
-    TensorView weight;                 // [num_rows, row_elements], host memory, never to be written
+    // Host memory, never to be written: [num_rows, row_elements], or with blocks [num_rows, bytes of a row] of u8.
+    TensorView weight;
+    std::optional<BlockFormat> blocks;
     const float* row_scale = nullptr;  // [num_rows], real = stored * row_scale; null when there is none
   };
   std::span<const Part> parts() const { return parts_; }
@@ -51,13 +55,13 @@ class LoadedWeight {
   const std::string& home() const { return home_; }
   const Shape& shape() const { return shape_; }
   std::span<const WeightPart> parts() const { return parts_; }
-  // The dtype of the parts, or f32 when they differ.
-  DType stored_dtype() const;
+  // The type of the parts, or f32 when they differ.
+  StoredType stored_type() const;
   // Rows [begin, end) of axis 0, across parts.
   LoadedWeight rows(std::int64_t begin, std::int64_t end) const;
 
-  // Widened and scaled into row-major f32: `to` holds shape().num_elements() floats. Rows [begin, end) only in the
-  // second.
+  // Widened, scaled or dequantised into row-major f32: `to` holds shape().num_elements() floats. Rows [begin, end) only
+  // in the second.
   void to_f32(std::span<float> to) const;
   void rows_to_f32(std::int64_t begin, std::int64_t end, std::span<float> to) const;
   std::vector<float> to_f32() const;

@@ -52,7 +52,7 @@ class CopyingDevice final : public Device {
 WeightPart part_of(const std::string& storage, std::size_t offset, DType dtype, std::int64_t rows,
                    std::int64_t columns) {
   return {.source = "s",
-          .dtype = dtype,
+          .type = dtype,
           .num_rows = rows,
           .row_elements = columns,
           .row_stride_bytes = columns * static_cast<std::int64_t>(dtype_bytes(dtype)),
@@ -75,7 +75,7 @@ TEST(LoadedWeight, WidensEveryDTypeAtAnyAddress) {
       const std::string storage = std::string(offset, '?') + each.bytes;
       const LoadedWeight weight("h", {2, 2}, {part_of(storage, offset, each.dtype, 2, 2)});
       EXPECT_EQ(weight.to_f32(), (std::vector<float>{1, -2, 3, 4})) << dtype_name(each.dtype) << " " << offset;
-      EXPECT_EQ(weight.stored_dtype(), each.dtype);
+      EXPECT_EQ(weight.stored_type(), each.dtype);
     }
 }
 
@@ -103,7 +103,7 @@ TEST(LoadedWeight, CutsRowsAcrossParts) {
   const LoadedWeight weight = three_parts(first, second);
   const std::vector<float> all = {1, 2, 0, 0, 0, 0, 3, 4, 5, 6};
   EXPECT_EQ(weight.to_f32(), all);
-  EXPECT_EQ(weight.stored_dtype(), DType::f32);
+  EXPECT_EQ(weight.stored_type(), DType::f32);
   for (std::int64_t begin = 0; begin <= 5; ++begin)
     for (std::int64_t end = begin; end <= 5; ++end) {
       const LoadedWeight cut = weight.rows(begin, end);

@@ -52,7 +52,7 @@ TEST(Safetensors, RoundTripsEveryDType) {
     const TestWeight wanted = sample()[i];
     const StoredWeight& got = (*read)[i];
     EXPECT_EQ(got.name, wanted.name);
-    EXPECT_EQ(got.dtype, wanted.dtype);
+    EXPECT_EQ(got.type, wanted.dtype);
     ASSERT_EQ(got.shape.rank(), static_cast<int>(wanted.dims.size()));
     for (int axis = 0; axis < got.shape.rank(); ++axis)
       EXPECT_EQ(got.shape[axis], static_cast<std::int64_t>(wanted.dims[static_cast<std::size_t>(axis)]));
@@ -135,7 +135,7 @@ void expect_sound(const std::string& file) {
   const auto read = read_safetensors(as_span(file), "m");
   if (!read) return;
   for (const StoredWeight& weight : *read) {
-    ASSERT_EQ(weight.bytes.size(), static_cast<std::size_t>(weight.shape.num_elements()) * dtype_bytes(weight.dtype));
+    ASSERT_EQ(weight.bytes.size(), weight.type.row_bytes(weight.shape.num_elements()));
     if (weight.bytes.empty()) continue;
     ASSERT_GE(weight.bytes.data(), as_span(file).data());
     ASSERT_LE(weight.bytes.data() + weight.bytes.size(), as_span(file).data() + file.size());

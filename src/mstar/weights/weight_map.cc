@@ -23,7 +23,7 @@ bool same_past_axis_0(const Shape& a, const Shape& b) {
 }
 
 std::string described(const StoredWeight& weight) {
-  return show_name(weight.name) + " " + std::string(dtype_name(weight.dtype)) + " " + to_string(weight.shape);
+  return show_name(weight.name) + " " + std::string(weight.type.name()) + " " + to_string(weight.shape);
 }
 
 // Divisors of rows [begin, end) of a weight. A zero or a NaN would turn every product into nonsense.
@@ -223,10 +223,13 @@ Result<std::vector<WeightPart>> WeightMap::parts_of(const std::string& name, con
   for (const Source& source : home.sources) {
     WeightPart part{.row_elements = row_elements_of(expected)};
     if (source.weight) {
+      if (part.row_elements % source.weight->type.unit_elements() != 0)
+        return bad_model("'" + name + "' has rows of " + std::to_string(part.row_elements) +
+                         " elements, which the blocks of " + described(*source.weight) + " do not fit");
       part.source = source.weight->name;
-      part.dtype = source.weight->dtype;
+      part.type = source.weight->type;
       part.num_rows = source.num_rows();
-      part.row_stride_bytes = part.row_elements * static_cast<std::int64_t>(dtype_bytes(part.dtype));
+      part.row_stride_bytes = static_cast<std::int64_t>(part.type.row_bytes(part.row_elements));
       const std::int64_t begin = source.piece * part.num_rows;
       part.rows = source.weight->bytes.data() + begin * part.row_stride_bytes;
       auto divisors = divisors_of(*source.weight, begin, begin + part.num_rows);
@@ -294,8 +297,8 @@ Result<LoadedWeight> WeightMap::cut(const LoadedWeight& whole, const decl::Shard
     if (shard.axis == 1) {
       WeightPart columns = part;
       columns.row_elements /= num_ranks;
-      if (columns.rows)
-        columns.rows += rank * columns.row_elements * static_cast<std::int64_t>(dtype_bytes(part.dtype));
+      if (columns.row_elements % part.type.unit_elements() != 0) return fail();
+      if (columns.rows) columns.rows += rank * static_cast<std::int64_t>(part.type.row_bytes(columns.row_elements));
       parts.push_back(std::move(columns));
       continue;
     }
@@ -356,7 +359,7 @@ std::vector<WeightMapping> WeightMap::mappings() const {
       WeightMapping::Source shown{.piece = source.piece, .num_pieces = source.num_pieces};
       if (source.weight) {
         shown.name = source.weight->name;
-        shown.dtype = source.weight->dtype;
+        shown.type = source.weight->type;
         shown.shape = source.weight->shape;
         shown.has_scale = source.weight->divisor != nullptr;
       }
@@ -380,7 +383,7 @@ std::string WeightMap::describe() const {
         out += "zeros";
         continue;
       }
-      out += source.name + " " + std::string(dtype_name(source.dtype)) + (source.has_scale ? " scaled " : " ") +
+      out += source.name + " " + std::string(source.type.name()) + (source.has_scale ? " scaled " : " ") +
              to_string(source.shape);
       if (source.num_pieces > 1)
         out += " part " + std::to_string(source.piece + 1) + "/" + std::to_string(source.num_pieces);

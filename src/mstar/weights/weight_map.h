@@ -20,7 +20,7 @@ namespace mstar::weights {
 struct WeightMapping {
   struct Source {
     std::string name;  // in the checkpoint; empty: this part is zeros
-    DType dtype = DType::f32;
+    StoredType type = DType::f32;
     Shape shape;
     bool has_scale = false;
     int piece = 0;  // of a Split

@@ -68,7 +68,7 @@ Result<Shape> shape_of(const weights::Checkpoint& checkpoint, const std::string&
 
 Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight& matrix) {
   MSTAR_TRY_ASSIGN(const std::string wanted, source.options.get_string("weights", "stored"));
-  if (wanted == "stored") return matrix.dtype == DType::i8 ? DType::i8 : matrix.dtype;
+  if (wanted == "stored") return matrix.type.is_blocks() ? DType::bf16 : matrix.type.dtype();
   const auto dtype = dtype_from_name(wanted);
   if (!dtype || (*dtype != DType::f32 && *dtype != DType::f16 && *dtype != DType::bf16 && *dtype != DType::i8))
     return std::move(bad_model("option weights: '" + wanted + "' is none of stored, f32, f16, bf16, i8"))
