@@ -1,14 +1,20 @@
 // Rows of a table by token id, with position rows added.
 #pragma once
 
+#include <optional>
+
+#include "mstar/base/block_format.h"
 #include "mstar/ops/linear/linear.h"
 #include "mstar/ops/op_context.h"
 
 namespace mstar {
 
 struct EmbeddingArgs {
-  TensorView ids;    // [T] i32
-  TensorView table;  // [vocabulary, D] f32, f16, bf16 or i8, row-major; a null pointer when `tied` is given
+  TensorView ids;  // [T] i32
+  // [vocabulary, D] f32, f16, bf16 or i8, row-major; or blocks at any address, as [vocabulary, bytes of a row] of u8; a
+  // null pointer when `tied` is given.
+  TensorView table;
+  std::optional<BlockFormat> table_blocks = {};
   const float* row_scale = nullptr;    // [vocabulary], for an i8 table
   const LinearWeight* tied = nullptr;  // the output projection that shares the table
   TensorView positions;                // [T] i32, or a null pointer
@@ -18,7 +24,7 @@ struct EmbeddingArgs {
 
 // out[t] = table[ids[t]] + position_table[positions[t]]. Errors: invalid_request (an id or position outside its table;
 // no row is written then), internal (shapes). No workspace. On CUDA ids are read where nobody can refuse them: a
-// foreign one takes row 0, so ids from outside are checked on the host; an i8 table has no kernel there.
+// foreign one takes row 0, so ids from outside are checked on the host; tables of i8 and blocks have no kernel there.
 Status embedding(OpContext& context, const EmbeddingArgs& args);
 
 }  // namespace mstar

@@ -37,6 +37,8 @@ Status embedding_cpu(OpContext& context, const EmbeddingArgs& args) {
     float* out = args.out.data<float>() + t * args.out.stride(0);
     if (args.tied) {
       args.tied->read_row(id, out);
+    } else if (args.table_blocks) {
+      dequantise(*args.table_blocks, args.table.data<std::byte>() + id * args.table.stride(0), width, out);
     } else {
       const float scale = args.row_scale ? args.row_scale[id] : 1.0f;
       for (std::int64_t i = 0; i < width; ++i) out[i] = element(args.table, id * args.table.stride(0) + i) * scale;

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(128)
 Status embedding_cuda(OpContext& context, const EmbeddingArgs& args) {
   const int num_tokens = static_cast<int>(args.out.dim(0)), width = static_cast<int>(args.out.dim(1));
   if (num_tokens == 0) return {};
-  const DType dtype = args.tied ? args.tied->storage() : args.table.dtype;
+  const DType dtype = args.tied ? args.tied->storage().dtype() : args.table.dtype;
   const DType position_dtype = args.positions.pointer ? args.position_table.dtype : DType::f32;
   return with_float_type(dtype, [&](auto element) {
     using Element = decltype(element);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "mstar/ops/linear/block_cases.h"
 #include "mstar/ops/op_test_support.h"
 
 namespace mstar {
@@ -62,6 +63,35 @@ TEST(Embedding, ReadsI8WithScales) {
   ASSERT_TRUE(embedding(host.context(), args));
   EXPECT_EQ(out.at(0, 2), -256.0f);
   EXPECT_EQ(out.at(1, 1), -1.0f);
+}
+
+TEST(Embedding, ReadsBlocksAndTheTiedProjectionAlike) {
+  Host host(2);
+  for (const BlockFormat format : kBlockFormats) {
+    SCOPED_TRACE(block_format_name(format));
+    BlockRows table(format, 40, 512, 1);
+    std::vector<std::int32_t> ids = {39, 0, 7};
+    Guarded out(3, 512, 515), from_tied(3, 512);
+    EmbeddingArgs args;
+    args.ids = vector(ids);
+    args.table = table.source().weight;
+    args.table_blocks = format;
+    args.out = out.view();
+    ASSERT_TRUE(embedding(host.context(), args));
+    EXPECT_TRUE(out.guards_intact());
+    auto tied = LinearWeight::pack(host.device(), table.source(), format);
+    ASSERT_TRUE(tied);
+    args.table = {};
+    args.table_blocks.reset();
+    args.tied = &*tied;
+    args.out = from_tied.view();
+    ASSERT_TRUE(embedding(host.context(), args));
+    EXPECT_TRUE(from_tied.equals(out));
+    for (int t = 0; t < 3; ++t) {
+      const std::vector<float> row = table.row(ids[static_cast<std::size_t>(t)]);
+      for (int i = 0; i < 512; ++i) ASSERT_EQ(out.at(t, i), row[static_cast<std::size_t>(i)]) << t << " " << i;
+    }
+  }
 }
 
 TEST(Embedding, RefusesForeignIds) {

@@ -1,15 +1,18 @@
 #include "mstar/ops/linear/linear.h"
 
 #include "mstar/ops/kernel_table.h"
+#include "mstar/ops/linear/linear_blocks.h"
 #include "mstar/ops/linear/linear_kernels.h"
 #include "mstar/ops/view_checks.h"
 
 namespace mstar {
 namespace {
 
+bool has_block_weight(const OpContext&, const LinearArgs& args) { return args.weight->storage().is_blocks(); }
 bool has_i8_weight(const OpContext&, const LinearArgs& args) { return args.weight->storage() == DType::i8; }
 
 constexpr Kernel<LinearArgs> kKernels[] = {
+    {"cpu_blocks", Backend::cpu, has_block_weight, linear_cpu_blocks},
     {"cpu_i8", Backend::cpu, has_i8_weight, linear_cpu_i8},
     {"cpu_float", Backend::cpu, nullptr, linear_cpu_float},
 #ifdef MSTAR_CUDA

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "mstar/ops/cpu_target.h"
+#include "mstar/ops/linear/block_cases.h"
 #include "mstar/ops/linear/linear_cases.h"
 #include "mstar/ops/op_bench_support.h"
 
@@ -29,8 +30,10 @@ struct Data {
     w = random_floats(shape.n * shape.k, 2);
     out.resize(static_cast<std::size_t>(shape.m * shape.n));
   }
-  LinearWeight pack(Device& device, DType storage) {
+  LinearWeight pack(Device& device, StoredType storage) {
     fill();
+    if (storage.is_blocks())
+      return std::move(*LinearWeight::pack(device, BlockRows(storage.blocks(), shape.n, shape.k, 3).source(), storage));
     return std::move(*LinearWeight::pack(device, LinearSource{matrix(w, shape.n, shape.k), nullptr}, storage));
   }
   LinearCase shape;
@@ -39,12 +42,11 @@ struct Data {
 
 double flop_of(const LinearCase& c) { return 2.0 * static_cast<double>(c.m * c.n * c.k); }
 
-void register_ours(const std::shared_ptr<Data>& data, DType storage, int threads, CpuTarget target) {
+void register_ours(const std::shared_ptr<Data>& data, StoredType storage, int threads, CpuTarget target) {
   const LinearCase& c = data->shape;
-  const std::string name = std::string(c.name) + "/ours_" + std::string(dtype_name(storage)) + "/" +
+  const std::string name = std::string(c.name) + "/ours_" + std::string(storage.name()) + "/" +
                            std::string(cpu_target_name(target)) + "/threads:" + std::to_string(threads);
-  const double bytes = static_cast<double>(dtype_bytes(storage)) * static_cast<double>(c.n * c.k) +
-                       4.0 * static_cast<double>(c.m * (c.n + c.k));
+  const double bytes = static_cast<double>(storage.row_bytes(c.n * c.k)) + 4.0 * static_cast<double>(c.m * (c.n + c.k));
   struct Arm {
     std::unique_ptr<Host> host;
     LinearWeight weight;
@@ -113,6 +115,11 @@ void register_all() {
           if (target == CpuTarget::avx512_vnni && storage != DType::i8) continue;
           register_ours(data, storage, threads, target);
         }
+    for (const BlockFormat format : kBlockFormats)
+      for (const CpuTarget target : cpu_targets())
+        for (const int threads : {1, 2})
+          if (target != CpuTarget::avx512 && c.k % block_elements(format) == 0)
+            register_ours(data, format, threads, target);
 #ifdef MSTAR_HAS_OPENBLAS
     register_openblas(data);
 #endif

@@ -88,7 +88,7 @@ Status linear_cuda(OpContext& context, const LinearArgs& args) {
   p.n = static_cast<int>(args.weight->num_outputs());
   p.k = static_cast<int>(args.weight->num_inputs());
   p.x_by_16_bytes = reinterpret_cast<std::uintptr_t>(args.x.pointer) % 16 == 0 && args.x.stride(0) % 4 == 0;
-  return with_float_type(args.weight->storage(), [&](auto element) {
+  return with_float_type(args.weight->storage().dtype(), [&](auto element) {
     using Element = decltype(element);
     const cudaStream_t stream = stream_of(context);
     if (p.m == 1) {

@@ -1,16 +1,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "mstar/ops/linear/linear_blocks.h"
 #include "mstar/ops/linear/linear_kernels.h"
 
 namespace mstar {
 namespace {
 
 constexpr int kPanel = LinearWeight::kPanel;
-constexpr std::int64_t kBlockSteps = 256;        // a panel's block of floats is 32 KB: it stays near while rows pass
 constexpr std::int64_t kBlockWords = 256 << 10;  // 1 MB of rows
 constexpr std::int64_t kBlockRows = 240;
-constexpr std::int64_t kWidenFromRows = 3 * kTileRows;  // fewer row tiles than this widen in the tile itself
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
@@ -36,8 +35,7 @@ struct Blocks {
   // Per thread: rows of a, sums, and a widened block of one panel.
   std::size_t a_bytes() const { return static_cast<std::size_t>(rows * stride) * 4; }
   std::size_t sum_bytes() const { return static_cast<std::size_t>(rows) * kPanel * 4; }
-  static std::size_t wide_bytes() { return static_cast<std::size_t>(kBlockSteps) * kPanel * sizeof(float); }
-  std::size_t thread_bytes() const { return a_bytes() + sum_bytes() + wide_bytes() + 256; }
+  std::size_t thread_bytes() const { return a_bytes() + sum_bytes() + kWideBytes + 256; }
 
   std::int64_t stride, rows, num_row_blocks, panels, num_chunks;
 };
@@ -84,7 +82,7 @@ class Drive {
       for (std::int64_t group = groups * tile / tiles; group < groups * (tile + 1) / tiles; ++group) {
         const std::int64_t first = group * kGroup, count = std::min(kGroup, num_panels - first);
         tiles_.few(words_.row(0), words_.stride, static_cast<int>(num_rows_), weight_.panel(first),
-                   weight_.panel_bytes(), static_cast<int>(count), words_.count, sums);
+                   weight_.panel_bytes(), static_cast<int>(count), words_.count / tiles_.step_words, sums);
         for (std::int64_t p = 0; p < count; ++p)
           finish_(std::int64_t{0}, static_cast<int>(num_rows_), first + p, sums + p * num_rows_ * kPanel);
       }
@@ -107,24 +105,27 @@ class Drive {
     const std::int64_t num_rows = std::min(blocks.rows, num_rows_ - first_row);
     auto* a = reinterpret_cast<std::uint32_t*>(scratch);
     auto* sums = reinterpret_cast<std::uint32_t*>(scratch + blocks.a_bytes());
-    auto* wide = reinterpret_cast<float*>(scratch + blocks.a_bytes() + blocks.sum_bytes());
+    std::byte* const wide = scratch + blocks.a_bytes() + blocks.sum_bytes();
     const std::size_t row_bytes = static_cast<std::size_t>(words_.count) * 4;
     for (std::int64_t row = 0; row < num_rows; ++row)
       std::memcpy(a + row * blocks.stride, words_.row(first_row + row), row_bytes);
 
-    const bool widens = tiles_.widen && num_rows >= kWidenFromRows;
+    const bool widens = tiles_.widen && num_rows >= tiles_.widen_from_rows;
+    const std::int64_t num_steps = words_.count / tiles_.step_words;
     const std::int64_t first_panel = tile % blocks.num_chunks * blocks.panels;
     const std::int64_t last_panel = std::min(first_panel + blocks.panels, weight_.num_panels());
     for (std::int64_t panel = first_panel; panel < last_panel; ++panel) {
-      for (std::int64_t step = 0; step < words_.count; step += kBlockSteps) {
-        const std::int64_t steps = std::min(kBlockSteps, words_.count - step);
+      for (std::int64_t step = 0; step < num_steps; step += tiles_.block_steps) {
+        std::int64_t steps = std::min<std::int64_t>(tiles_.block_steps, num_steps - step);
         const void* b =
             static_cast<const std::byte*>(weight_.panel(panel)) + static_cast<std::size_t>(step) * tiles_.step_bytes;
         if (widens) {
-          tiles_.widen(b, steps * kPanel, wide);
+          tiles_.widen(b, steps, wide);
           b = wide;
+          steps *= tiles_.wide_steps;
         }
-        multiply_block(widens ? wide_tiles_ : tiles_, a + step, blocks.stride, num_rows, b, steps, sums, step == 0);
+        multiply_block(widens ? wide_tiles_ : tiles_, a + step * tiles_.step_words, blocks.stride, num_rows, b, steps,
+                       sums, step == 0);
       }
       finish_(first_row, static_cast<int>(num_rows), panel, sums);
     }
@@ -153,7 +154,19 @@ class Drive {
 };
 
 std::int64_t words_of(const LinearWeight& weight) {
+  if (weight.storage().is_blocks())
+    return weight.num_inputs() / kGroupInputs * block_layout(weight.storage().blocks()).group_words();
   return weight.storage() == DType::i8 ? weight.padded_inputs() / 4 : weight.num_inputs();
+}
+
+// quantise(first_row, num_rows), for the rows of a tile.
+template <class Quantise>
+void for_row_tiles(OpContext& context, std::int64_t num_rows, Quantise quantise) {
+  constexpr std::int64_t kRowsAtOnce = 16;
+  context.parallel_for((num_rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](std::int64_t tile, int) {
+    const std::int64_t first = tile * kRowsAtOnce;
+    quantise(first, std::min(kRowsAtOnce, num_rows - first));
+  });
 }
 
 }  // namespace
@@ -164,7 +177,8 @@ Status linear_cpu_float(OpContext& context, const LinearArgs& args) {
     finish_float_panel(args, first_row, num_rows, panel, reinterpret_cast<const float*>(sums));
   };
   const Words words{args.x.data<std::byte>(), args.x.stride(0), weight.num_inputs()};
-  Drive(context, weight, float_tiles(weight.storage()), float_tiles(DType::f32), words, args.x.dim(0), finish).run();
+  Drive(context, weight, float_tiles(weight.storage().dtype()), float_tiles(DType::f32), words, args.x.dim(0), finish)
+      .run();
   return {};
 }
 
@@ -175,11 +189,8 @@ Status linear_cpu_i8(OpContext& context, const LinearArgs& args) {
   const std::size_t mark = context.arena.mark();
   auto* words = static_cast<std::uint32_t*>(context.arena.take(static_cast<std::size_t>(num_rows * count) * 4));
   auto* scales = static_cast<float*>(context.arena.take(static_cast<std::size_t>(num_rows) * sizeof(float)));
-  constexpr std::int64_t kRowsAtOnce = 16;
-  context.parallel_for((num_rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](std::int64_t tile, int) {
-    const std::int64_t first = tile * kRowsAtOnce;
-    quantise_rows(args.x, first, std::min(kRowsAtOnce, num_rows - first), count, biased, words + first * count,
-                  scales + first);
+  for_row_tiles(context, num_rows, [&](std::int64_t first, std::int64_t rows) {
+    quantise_rows(args.x, first, rows, count, biased, words + first * count, scales + first);
   });
   const auto finish = [&](std::int64_t first_row, int rows, std::int64_t panel, const std::uint32_t* sums) {
     finish_i8_panel(args, first_row, rows, panel, reinterpret_cast<const std::int32_t*>(sums), scales + first_row,
@@ -192,9 +203,29 @@ Status linear_cpu_i8(OpContext& context, const LinearArgs& args) {
   return {};
 }
 
+Status linear_cpu_blocks(OpContext& context, const LinearArgs& args) {
+  const LinearWeight& weight = *args.weight;
+  const BlockFormat format = weight.storage().blocks();
+  const std::int64_t num_rows = args.x.dim(0), count = words_of(weight);
+  const std::size_t mark = context.arena.mark();
+  auto* words = static_cast<std::uint32_t*>(context.arena.take(static_cast<std::size_t>(num_rows * count) * 4));
+  for_row_tiles(context, num_rows, [&](std::int64_t first, std::int64_t rows) {
+    quantise_groups(args.x, first, rows, format, words + first * count);
+  });
+  const auto finish = [&](std::int64_t first_row, int rows, std::int64_t panel, const std::uint32_t* sums) {
+    finish_float_panel(args, first_row, rows, panel, reinterpret_cast<const float*>(sums));
+  };
+  Drive(context, weight, block_tiles(format), wide_block_tiles(format),
+        Words{reinterpret_cast<const std::byte*>(words), count, count}, num_rows, finish)
+      .run();
+  context.arena.rewind(mark);
+  return {};
+}
+
 std::size_t linear_cpu_workspace_bytes(const LinearWeight& weight, std::int64_t num_rows, int num_threads) {
   std::size_t bytes = 0;
   const std::int64_t count = words_of(weight);
+  if (weight.storage().is_blocks()) bytes += static_cast<std::size_t>(num_rows * count) * 4 + 256;
   if (weight.storage() == DType::i8) bytes += static_cast<std::size_t>(num_rows * (count + 1)) * 4 + 512;
   if (num_rows > kFewRows)
     bytes += Blocks(weight, count, num_rows, num_threads).thread_bytes() * static_cast<std::size_t>(num_threads) + 256;

@@ -138,8 +138,9 @@ void few_rows(const void* a, std::ptrdiff_t lda, int rows, const void* panels, s
 }
 
 template <class W>
-void widen(const void* from, std::int64_t count, float* to) {
-  for (std::int64_t i = 0; i < count; i += kLanes) hn::StoreU(load_wide(static_cast<const W*>(from) + i), kF, to + i);
+void widen(const void* from, std::int64_t steps, void* to) {
+  for (std::int64_t i = 0; i < steps * kPanel; i += kLanes)
+    hn::StoreU(load_wide(static_cast<const W*>(from) + i), kF, static_cast<float*>(to) + i);
 }
 
 template <class W>

@@ -25,10 +25,16 @@ struct LinearTiles {
   // c = a b for 1..kFewRows rows and `num_panels` neighbouring panels; c is [num_panels][rows][kPanel].
   void (*few)(const void* a, std::ptrdiff_t lda, int rows, const void* panels, std::size_t panel_bytes, int num_panels,
               std::int64_t steps, void* c);
-  // Widens elements of a panel to float for the f32 tiles; null where tiles read the panel as it is.
-  void (*widen)(const void* from, std::int64_t count, float* to);
+  // Makes of steps of a panel what other tiles (the f32 tiles) read; null where there is nothing to gain.
+  void (*widen)(const void* from, std::int64_t steps, void* to);
   std::size_t step_bytes;  // of one panel
+  int step_words = 1;      // of a row of a
+  int block_steps = 256;   // that pass through the caches at once; at most kWideBytes when they are widened
+  int wide_steps = 1;      // of the other tiles, for one of these
+  int widen_from_rows = 3 * kTileRows;  // fewer rows than this widen in the tile itself
 };
+// Room for a widened block: it stays near while rows pass.
+inline constexpr std::size_t kWideBytes = std::size_t{32} << 10;
 
 const LinearTiles& float_tiles(DType storage);
 const LinearTiles& i8_tiles();
