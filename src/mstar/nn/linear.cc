@@ -1,6 +1,21 @@
 #include "mstar/nn/linear.h"
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+
 namespace mstar::nn {
+namespace {
+
+// Columns [begin, begin + count) of a matrix or elements of a vector; null stays null.
+TensorView columns(TensorView view, std::int64_t begin, std::int64_t count) {
+  if (!view.pointer) return view;
+  view.pointer = view.data<float>() + begin;
+  view.shape[-1] = count;
+  return view;
+}
+
+}  // namespace
 
 Result<Tensor> load_f32(const LoadContext& context, const std::string& home, const Shape& shape) {
   MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, shape));
@@ -16,9 +31,23 @@ Result<Linear> Linear::load(const LoadContext& context, const std::string& name,
                    context.weights.take(name + ".weight", {num_outputs, num_inputs}));
   const weights::AlignedParts aligned = loaded.aligned();
   context.weights.release_pages(loaded);  // what was copied is read from the copy
+  const bool keeps = context.keep_blocks && context.device.id().backend == Backend::cpu;
   std::vector<LinearSource> sources;
-  for (const auto& part : aligned.parts()) sources.push_back({part.weight, part.row_scale});
-  MSTAR_TRY_ASSIGN(out.weight_, LinearWeight::pack(context.device, sources, context.storage, context.pool));
+  std::optional<StoredType> storage;
+  const auto pack = [&]() -> Status {
+    if (sources.empty()) return ok_status();
+    MSTAR_TRY_ASSIGN(LinearWeight weight, LinearWeight::pack(context.device, sources, *storage, context.pool));
+    out.parts_.push_back(std::move(weight));
+    sources.clear();
+    return ok_status();
+  };
+  for (const auto& part : aligned.parts()) {
+    const StoredType own = keeps && part.blocks ? StoredType(*part.blocks) : StoredType(context.storage);
+    if (storage && *storage != own) MSTAR_TRY(pack());
+    storage = own;
+    sources.push_back({part.weight, part.row_scale, part.blocks});
+  }
+  MSTAR_TRY(pack());
   context.weights.release_pages(loaded);
   if (has_bias) {
     MSTAR_TRY_ASSIGN(out.bias_, load_f32(context, name + ".bias", {num_outputs}));
@@ -28,18 +57,45 @@ Result<Linear> Linear::load(const LoadContext& context, const std::string& name,
 
 Result<Linear> Linear::pack(Device& device, TensorView weight, Tensor bias, DType storage) {
   Linear out;
-  MSTAR_TRY_ASSIGN(out.weight_, LinearWeight::pack(device, LinearSource{.weight = weight}, storage));
+  MSTAR_TRY_ASSIGN(LinearWeight packed, LinearWeight::pack(device, LinearSource{.weight = weight}, storage));
+  out.parts_.push_back(std::move(packed));
   out.bias_ = std::move(bias);
   return out;
 }
 
 Status Linear::run(OpContext& ops, TensorView x, TensorView out, Activation activation, TensorView residual) const {
-  return linear(ops, {.x = x,
-                      .weight = &weight_,
-                      .bias = bias_ ? bias_.view() : TensorView(),
-                      .residual = residual,
-                      .activation = activation,
-                      .out = out});
+  if (parts_.empty()) return internal_error("a linear layer has no weight");
+  LinearArgs whole;
+  whole.x = x;
+  if (bias_) whole.bias = bias_.view();
+  whole.residual = residual;
+  whole.activation = activation;
+  whole.out = out;
+  std::int64_t begin = 0;
+  for (const LinearWeight& part : parts_) {
+    LinearArgs args = whole;
+    args.weight = &part;
+    if (parts_.size() > 1) {
+      args.bias = columns(whole.bias, begin, part.num_outputs());
+      args.residual = columns(whole.residual, begin, part.num_outputs());
+      args.out = columns(whole.out, begin, part.num_outputs());
+    }
+    MSTAR_TRY(linear(ops, args));
+    begin += part.num_outputs();
+  }
+  return ok_status();
+}
+
+std::size_t Linear::workspace_bytes(std::int64_t num_rows, int num_threads) const {
+  std::size_t most = 0;
+  for (const LinearWeight& part : parts_) most = std::max(most, linear_workspace_bytes(part, num_rows, num_threads));
+  return most;
+}
+
+std::size_t Linear::bytes() const {
+  std::size_t out = bias_.bytes();
+  for (const LinearWeight& part : parts_) out += part.bytes();
+  return out;
 }
 
 Result<LayerNorm> LayerNorm::load(const LoadContext& context, const std::string& name, int dim, float epsilon) {

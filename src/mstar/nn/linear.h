@@ -17,9 +17,13 @@ struct LoadContext {
   Device& device;
   DType storage = DType::f32;  // of matrices: f32, f16, bf16 or i8; vectors are f32
   ThreadPool* pool = nullptr;  // packs weights faster
+  // Matrices that the checkpoint holds in blocks stay in blocks where the device computes with them (CPU). If false, or
+  // elsewhere, they become `storage` like the others.
+  bool keep_blocks = true;
 };
 
-// y = activation(x W^T + b) + residual. Homes: NAME.weight [num_outputs, num_inputs], NAME.bias [num_outputs].
+// y = activation(x W^T + b) + residual. Homes: NAME.weight [num_outputs, num_inputs], NAME.bias [num_outputs]. Fused
+// homes whose parts are in blocks of different formats are computed part by part.
 class Linear {
  public:
   static Result<Linear> load(const LoadContext& context, const std::string& name, int num_outputs, int num_inputs,
@@ -29,14 +33,16 @@ class Linear {
   // x [M, num_inputs] f32, out [M, num_outputs] f32. Thread: the step's owner.
   Status run(OpContext& ops, TensorView x, TensorView out, Activation activation = Activation::none,
              TensorView residual = {}) const;
-  std::size_t workspace_bytes(std::int64_t num_rows, int num_threads) const {
-    return linear_workspace_bytes(weight_, num_rows, num_threads);
+  std::size_t workspace_bytes(std::int64_t num_rows, int num_threads) const;
+  // Of a layer of one part, for tied embeddings.
+  const LinearWeight& weight() const {
+    MSTAR_CHECK(parts_.size() == 1);
+    return parts_[0];
   }
-  const LinearWeight& weight() const { return weight_; }
-  std::size_t bytes() const { return weight_.bytes() + bias_.bytes(); }
+  std::size_t bytes() const;
 
  private:
-  LinearWeight weight_;
+  std::vector<LinearWeight> parts_;  // by outputs
   Tensor bias_;
 };
 
