@@ -72,6 +72,19 @@ def ct2():
     yield (GOLDEN / "whisper_tiny_seeded/ct2_int8/model.bin").read_bytes()[:2000]
 
 
+def gguf():
+    def string(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    pairs = [string("n") + struct.pack("<II", 4, 7), string("a") + struct.pack("<IIQ", 9, 8, 2) + string("x") + string("yz"),
+             string("deep") + struct.pack("<IIQIQI", 9, 9, 1, 4, 1, 9), string("f") + struct.pack("<If", 6, 0.5)]
+    weights = [string("w") + struct.pack("<IQQIQ", 2, 3, 2, 0, 0), string("q") + struct.pack("<IQIQ", 1, 64, 8, 32),
+               string("k") + struct.pack("<IQIQ", 1, 256, 14, 128)]
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(weights), len(pairs)) + b"".join(pairs) + b"".join(weights)
+    yield head + bytes(-len(head) % 32 + 128 + 210)
+    yield (GOLDEN / "gguf/blocks.gguf").read_bytes()
+
+
 def safetensors():
     head = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "F16", "shape": [2, 2], "data_offsets": [0, 8]},
                        "b": {"dtype": "I64", "shape": [], "data_offsets": [8, 16]}}).encode()
@@ -87,7 +100,7 @@ def yaml():
 def main():
     out = pathlib.Path(sys.argv[1])
     seeds = {"media": media(), "multipart": [b"\5" + form()], "http_glue": http_glue(), "text": text(), "ct2": ct2(),
-             "safetensors": safetensors(), "yaml": yaml()}
+             "gguf": gguf(), "safetensors": safetensors(), "yaml": yaml()}
     for target, inputs in seeds.items():
         (out / target).mkdir(parents=True, exist_ok=True)
         for i, data in enumerate(inputs):
