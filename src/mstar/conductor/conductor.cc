@@ -216,6 +216,7 @@ void Conductor::begin(Submit submit) {
   auto placed = place(request);
   if (!placed) return end(request, Failed{std::move(placed.error())});
   request.placed = *placed;
+  if (request.submit.surface->emitter) request.emitter = request.submit.surface->emitter(*request.submit.params);
   const auto& partitions = request.placed->model().partitions();
   std::set<decl::PortRef> given;
   for (const auto& [port, values] : request.submit.inputs) given.insert(port);

@@ -120,8 +120,9 @@ class Conductor final : public Frontend {
     std::vector<std::pair<std::size_t, WorkerId>> replicas;  // (group, worker) chosen
     std::vector<Partition> partitions;
     std::map<decl::PortRef, std::vector<HostValue>> kept;
-    std::set<WorkerId> workers;   // that know of it
-    std::set<WorkerId> removing;  // that have not confirmed the removal
+    std::set<WorkerId> workers;              // that know of it
+    std::set<WorkerId> removing;             // that have not confirmed the removal
+    std::unique_ptr<decl::Emitter> emitter;  // null where the surface has none
     Params metadata;
     bool ended = false;  // the sink has its terminal event
   };
@@ -166,6 +167,9 @@ class Conductor final : public Frontend {
   void advance(Request& request, std::size_t partition);
   std::map<decl::PortRef, decl::StreamCounts> stream_counts(const Request& request, std::size_t partition) const;
   void finish_partition(Request& request, std::size_t partition, decl::Finish finish);
+  void finish_request(Request& request, decl::Finish finish);
+  void emit(Request& request, const wire::ClientValue& message);
+  void give(Request& request, decl::Chunk chunk);
 
   ConductorOptions options_;
   wire::Mesh& mesh_;

@@ -84,12 +84,24 @@ void Conductor::finish_partition(Request& request, std::size_t p, decl::Finish f
     const graph::StreamEnd stream_end{port, partition.progress->produced(port)};
     if (worker.valid()) mesh_.to_worker(worker, wire::PartitionMessage{request.submit.id, {consumer, stream_end}});
   }
-  Finished finished;
+  decl::Finish all = decl::Finish::stop;
   for (const Partition& each : request.partitions) {
     if (!each.done) return;
-    if (each.finish != decl::Finish::stop) finished.finish = each.finish;
-    finished.usage.completion_tokens += each.progress->num_tokens();
+    if (each.finish != decl::Finish::stop) all = each.finish;
   }
+  if (request.emitter) {
+    auto rest = request.emitter->finish(all);
+    if (!rest) return end(request, Failed{std::move(rest.error())});
+    for (decl::Chunk& chunk : *rest) give(request, std::move(chunk));
+  }
+  finish_request(request, all);
+}
+
+void Conductor::finish_request(Request& request, decl::Finish finish) {
+  Finished finished{.finish = finish};
+  for (const Partition& each : request.partitions) finished.usage.completion_tokens += each.progress->num_tokens();
+  if (request.emitter && request.emitter->num_tokens() >= 0)
+    finished.usage.completion_tokens = request.emitter->num_tokens();
   finished.usage.prompt_tokens = request.submit.num_prompt_tokens;
   finished.metadata = std::move(request.metadata);
   finished.usage.audio_seconds = finished.metadata.get_number("duration", 0).value_or(0);
@@ -114,22 +126,34 @@ void Conductor::on(wire::ClientValue message) {
   if (!request || request->ended) return;
   const decl::Decl& declaration = request->placed->model().declaration();
   if (message.port.value >= declaration.ports().size()) return;
+  if (request->emitter) return emit(*request, message);
   decl::ToClient travel;
   for (const auto& each : declaration.at(message.port).travel)
     if (const auto* to_client = std::get_if<decl::ToClient>(&each)) travel = *to_client;
   const decl::Surface& surface = *request->submit.surface;
-  const auto& wanted = request->submit.params->output_modalities;
   for (HostValue& value : message.values) {
     Result<decl::Chunk> chunk = decl::Chunk{travel.modality, travel.format, std::move(value), {}};
     if (surface.emit) chunk = surface.emit(message.port, chunk->value, *request->submit.params);
     if (!chunk) return end(*request, Failed{std::move(chunk.error())});
-    // "metadata" says something of the whole answer: it waits for the terminal event.
-    if (chunk->format == "metadata") {
-      for (const auto& [name, each] : chunk->metadata.values()) request->metadata.set(name, each);
-    } else if (wanted.empty() || request->submit.params->wants(chunk->modality)) {
-      request->submit.sink->on_event(std::move(*chunk));
-    }
+    give(*request, std::move(*chunk));
   }
+}
+
+void Conductor::emit(Request& request, const wire::ClientValue& message) {
+  auto emitted = request.emitter->push(message.port, message.values);
+  if (!emitted) return end(request, Failed{std::move(emitted.error())});
+  for (decl::Chunk& chunk : emitted->chunks) give(request, std::move(chunk));
+  if (emitted->stop) finish_request(request, decl::Finish::stop);
+}
+
+void Conductor::give(Request& request, decl::Chunk chunk) {
+  // "metadata" says something of the whole answer: it waits for the terminal event.
+  if (chunk.format == "metadata") {
+    for (const auto& [name, each] : chunk.metadata.values()) request.metadata.set(name, each);
+    return;
+  }
+  const auto& params = *request.submit.params;
+  if (params.output_modalities.empty() || params.wants(chunk.modality)) request.submit.sink->on_event(std::move(chunk));
 }
 
 }  // namespace mstar::conductor

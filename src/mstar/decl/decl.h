@@ -9,6 +9,7 @@
 
 #include "mstar/base/result.h"
 #include "mstar/decl/component.h"
+#include "mstar/decl/emitter.h"
 #include "mstar/decl/plan.h"
 #include "mstar/decl/port.h"
 #include "mstar/decl/resource.h"
@@ -24,6 +25,8 @@ struct Surface {
   std::function<Result<Intake>(const ApiRequest&)> intake = {};
   // Turns a ToClient value into the chunk's value and metadata; empty: the value as it is.
   std::function<Result<Chunk>(PortRef, const HostValue&, const RequestParams&)> emit = {};
+  // In place of emit, where chunks depend on what came before.
+  MakeEmitter emitter = {};
 };
 
 struct Component {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mstar/base/host_value.h"
@@ -53,6 +54,9 @@ struct ApiRequest {
   std::string model;
   std::string text;  // prompt or input
   std::vector<Message> messages;
+  // As a chat template sees them: OpenAI's messages and tools, checked, as JSON arrays. Empty: none.
+  std::string messages_json;
+  std::string tools_json;
   std::vector<Media> media;
   std::vector<Modality> output_modalities;
   bool stream = false;
@@ -71,6 +75,12 @@ struct SamplingParams {
   std::int64_t max_tokens = -1;  // -1: the model's own limit
   bool ignore_eos = false;
   std::vector<std::int32_t> stop_ids = {};
+  double presence_penalty = 0.0;   // taken from the logit of each id of the answer so far
+  double frequency_penalty = 0.0;  // times how often it is there
+  std::vector<std::pair<std::int32_t, float>> logit_bias = {};
+  std::int64_t min_tokens = 0;  // stop ids have no chance before
+  int num_logprobs = -1;        // of likeliest tokens that are reported beside the drawn one; -1: none at all
+  std::vector<std::string> stop_strings = {};
 };
 
 // What a request carries through the runtime; immutable after intake, so it is shared by all workers.

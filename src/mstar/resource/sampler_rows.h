@@ -1,9 +1,12 @@
 // Sampling parameters of each request, gathered into the rows of a step.
 #pragma once
 
+#include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "mstar/ops/sample/sample.h"
 #include "mstar/resource/resource.h"
 
 namespace mstar::resource {
@@ -16,7 +19,14 @@ struct SamplerRow {
   float repetition_penalty = 1;
   std::int32_t top_k = 0;
   std::uint64_t seed = 0;
-  std::uint64_t offset = 0;  // advances by one for each sampled token
+  std::uint64_t offset = 0;        // advances by one for each sampled token
+  bool needs_more_tokens = false;  // fewer than min_tokens were drawn: stop ids have no chance
+};
+
+// What a request's tokens so far do to its next draw.
+struct TokenHistory {
+  std::span<const std::int32_t> seen = {};  // ids of prompt and answer, each once; where a penalty asks for them
+  std::span<const TokenBias> biases = {};   // logit_bias and the penalties of the answer's ids
 };
 
 class SamplerPool final : public Resource {
@@ -35,10 +45,32 @@ class SamplerPool final : public Resource {
   // On the host, in the step's row order; a row that pads keeps a default.
   const std::vector<SamplerRow>& rows(int slot) const { return rows_[slot]; }
 
+  // Ids of the request's prompt, or of its answer, for the penalties of its later rows. Cost: O(ids), and nothing for a
+  // request without penalties.
+  void note_prompt(RequestId request, std::span<const std::int32_t> ids);
+  void note_drawn(RequestId request, std::int32_t id);
+  // Valid until the request is noted again or removed.
+  TokenHistory history(RequestId request) const;
+
  private:
+  struct Request {
+    SamplerRow row;
+    double presence_penalty = 0;
+    double frequency_penalty = 0;
+    std::int64_t min_tokens = 0;
+    std::vector<std::int32_t> seen;
+    std::unordered_map<std::int32_t, std::size_t> seen_at;
+    std::vector<TokenBias> biases;
+    std::unordered_map<std::int32_t, std::size_t> bias_at;
+    std::unordered_set<std::int32_t> counted;  // ids of the answer
+    bool remembers_seen() const { return row.repetition_penalty != 1.0f; }
+    void see(std::int32_t id);
+    // The bias of the id, made 0 if there is none.
+    TokenBias& bias_of(std::int32_t id);
+  };
   explicit SamplerPool(const decl::Sampler& spec) : spec_(spec) {}
   decl::Sampler spec_;
-  std::unordered_map<RequestId, SamplerRow> requests_;
+  std::unordered_map<RequestId, Request> requests_;
   std::vector<std::vector<SamplerRow>> rows_;
 };
 

@@ -14,7 +14,8 @@ struct Fields {
   // ---- parts
   static void of(Io& io, Ref<Error> e) { io(e.code, e.message, e.field, e.line); }
   static void of(Io& io, Ref<decl::SamplingParams> s) {
-    io(s.temperature, s.top_k, s.top_p, s.min_p, s.repetition_penalty, s.seed, s.max_tokens, s.ignore_eos, s.stop_ids);
+    io(s.temperature, s.top_k, s.top_p, s.min_p, s.repetition_penalty, s.seed, s.max_tokens, s.ignore_eos, s.stop_ids,
+       s.presence_penalty, s.frequency_penalty, s.logit_bias, s.min_tokens, s.num_logprobs, s.stop_strings);
   }
   static void of(Io& io, Ref<decl::RequestParams> p) { io(p.sampling, p.output_modalities, p.fields); }
   static void of(Io& io, Ref<graph::LoopPath> path) { io(path.at, path.depth); }

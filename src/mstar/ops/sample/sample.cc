@@ -13,6 +13,7 @@ constexpr Kernel<SampleArgs> kSample[] = {
 #endif
 };
 constexpr Kernel<TokenProbabilityArgs> kProbabilities[] = {{"cpu", Backend::cpu, nullptr, token_probabilities_cpu}};
+constexpr Kernel<LogProbArgs> kLogProbs[] = {{"cpu", Backend::cpu, nullptr, log_probabilities_cpu}};
 }  // namespace
 
 Status sample(OpContext& context, const SampleArgs& args) {
@@ -36,6 +37,14 @@ Status token_probabilities(OpContext& context, const TokenProbabilityArgs& args)
       return bad_model("token id " + std::to_string(id) + " is outside the vocabulary of " +
                        std::to_string(vocabulary));
   return run_first_fit(context, args, kProbabilities, "token_probabilities");
+}
+
+Status log_probabilities(OpContext& context, const LogProbArgs& args) {
+  MSTAR_OP_EXPECT("log_probabilities", args.logits.shape.rank() == 1 && args.logits.dim(0) > 0);
+  MSTAR_OP_EXPECT("log_probabilities", args.token >= 0 && args.token < args.logits.dim(0));
+  MSTAR_OP_EXPECT("log_probabilities", args.out.shape.rank() == 2 && args.out.dim(0) > 0 && args.out.contiguous());
+  MSTAR_OP_EXPECT("log_probabilities", is_rows_of(args.out, DType::f32, args.out.dim(0), 2));
+  return run_first_fit(context, args, kLogProbs, "log_probabilities");
 }
 
 // Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011): Philox 4x32 with 10 rounds.

@@ -14,7 +14,13 @@ struct TokenRange {
   std::int32_t end = 0;  // exclusive
 };
 
-// What one row wants. The order: repetition penalty, masks, tail preference, temperature, top_k, top_p, min_p, draw.
+struct TokenBias {
+  std::int32_t id = 0;
+  float value = 0;
+};
+
+// What one row wants. The order: repetition penalty, biases, masks, tail preference, temperature, top_k, top_p, min_p,
+// draw.
 struct SampleRow {
   std::span<const std::int32_t> suppress = {};       // ids set to -inf; ids outside the vocabulary are skipped
   std::span<const std::int32_t> more_suppress = {};  // same; so that shared and own lists need no copy
@@ -22,12 +28,13 @@ struct SampleRow {
   // Whisper's timestamp rule: when >= 0, all ids below it are masked if the ids from it on have together more
   // probability than the likeliest single id below it.
   std::int32_t tail_begin = -1;
-  float repetition_penalty = 1.0f;  // over `seen`: positive logits are divided by it, negative multiplied
-  std::span<const std::int32_t> seen = {};
-  float temperature = 0.0f;  // 0: the largest logit, ties to the lower id
-  std::int32_t top_k = 0;    // 0: all
-  float top_p = 1.0f;        // smallest set of likeliest tokens whose probability reaches top_p
-  float min_p = 0.0f;        // keeps tokens with at least min_p times the largest probability
+  float repetition_penalty = 1.0f;          // over `seen`: positive logits are divided by it, negative multiplied
+  std::span<const std::int32_t> seen = {};  // each id once
+  std::span<const TokenBias> biases = {};   // added to logits; ids outside the vocabulary are skipped
+  float temperature = 0.0f;                 // 0: the largest logit, ties to the lower id
+  std::int32_t top_k = 0;                   // 0: all
+  float top_p = 1.0f;                       // smallest set of likeliest tokens whose probability reaches top_p
+  float min_p = 0.0f;                       // keeps tokens with at least min_p times the largest probability
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;  // counts the row's draws; (seed, offset) fix the random number
 };
@@ -53,6 +60,16 @@ struct TokenProbabilityArgs {
 
 // Probabilities of a few tokens (no-speech, languages). Errors: internal (shapes), bad_model (an id out of range).
 Status token_probabilities(OpContext& context, const TokenProbabilityArgs& args);
+
+struct LogProbArgs {
+  TensorView logits;  // [vocabulary] f32, read only
+  std::int32_t token = 0;
+  TensorView out;  // [1 + n, 2] f32: (id, log-probability) of `token`, then of the n likeliest, ties to the lower id
+};
+
+// What a client is told of a draw: the log softmax of the logits as they are. Ids beyond 2^24 don't fit an f32. On the
+// CPU only. Errors: internal (shapes, a token outside the vocabulary). Cost: one pass, and a partial sort.
+Status log_probabilities(OpContext& context, const LogProbArgs& args);
 
 // Philox 4x32-10: four random words for (key, counter).
 struct PhiloxWords {

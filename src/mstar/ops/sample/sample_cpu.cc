@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "mstar/ops/sample/row_scan.h"
 #include "mstar/ops/sample/sample_kernels.h"
@@ -30,14 +31,17 @@ void mask(Logits logits, std::span<const std::int32_t> ids) {
 
 void penalise(Logits logits, const SampleRow& row) {
   if (row.repetition_penalty == 1.0f) return;
-  for (std::size_t i = 0; i < row.seen.size(); ++i) {
-    const std::int32_t id = row.seen[i];
+  for (const std::int32_t id : row.seen) {
     if (id < 0 || static_cast<std::size_t>(id) >= logits.size()) continue;
-    const auto before = row.seen.first(i);
-    if (std::find(before.begin(), before.end(), id) != before.end()) continue;  // once per id
     float& logit = logits[static_cast<std::size_t>(id)];
     logit = logit > 0 ? logit / row.repetition_penalty : logit * row.repetition_penalty;
   }
+}
+
+void add_biases(Logits logits, std::span<const TokenBias> biases) {
+  for (const TokenBias& each : biases)
+    if (each.id >= 0 && static_cast<std::size_t>(each.id) < logits.size())
+      logits[static_cast<std::size_t>(each.id)] += each.value;
 }
 
 void prefer_tail(Logits logits, std::int32_t tail_begin) {
@@ -149,6 +153,7 @@ Status sample_cpu(OpContext& context, const SampleArgs& args) {
     const SampleRow& row = args.rows[static_cast<std::size_t>(r)];
     const Logits logits(args.logits.data<float>() + r * args.logits.stride(0), vocabulary);
     penalise(logits, row);
+    add_biases(logits, row.biases);
     mask(logits, row.suppress);
     mask(logits, row.more_suppress);
     for (const TokenRange& range : row.suppress_ranges)
@@ -194,6 +199,25 @@ Status token_probabilities_cpu(OpContext& context, const TokenProbabilityArgs& a
     for (std::size_t i = 0; i < args.ids.size(); ++i)
       out[i] = static_cast<float>(std::exp(logits[static_cast<std::size_t>(args.ids[i])] - largest) / sum);
   });
+  return {};
+}
+
+Status log_probabilities_cpu(OpContext&, const LogProbArgs& args) {
+  const std::span<const float> logits(args.logits.data<float>(), static_cast<std::size_t>(args.logits.dim(0)));
+  const float largest = logits[largest_index(logits)];
+  const double log_sum = largest == kMasked ? 0 : largest + std::log(sum_of_exp(logits, largest));
+  const auto write = [&](std::int64_t row, std::int32_t id) {
+    float* const pair = args.out.data<float>() + 2 * row;
+    pair[0] = static_cast<float>(id);
+    pair[1] = static_cast<float>(logits[static_cast<std::size_t>(id)] - log_sum);
+  };
+  write(0, args.token);
+  const std::int64_t num_top = std::min<std::int64_t>(args.out.dim(0) - 1, args.logits.dim(0));
+  if (num_top == 0) return {};
+  std::vector<Candidate> all(logits.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = {logits[i], static_cast<std::int32_t>(i)};
+  std::partial_sort(all.begin(), all.begin() + num_top, all.end(), likelier);
+  for (std::int64_t i = 0; i < num_top; ++i) write(i + 1, all[static_cast<std::size_t>(i)].id);
   return {};
 }
 

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) pick_largest(Rows logits, int n, std
 bool sample_cuda_fits(const OpContext&, const SampleArgs& args) {
   for (const SampleRow& row : args.rows)
     if (row.temperature > 0 || row.repetition_penalty != 1.0f || row.tail_begin >= 0 || !row.suppress.empty() ||
-        !row.more_suppress.empty() || !row.suppress_ranges.empty())
+        !row.more_suppress.empty() || !row.suppress_ranges.empty() || !row.biases.empty())
       return false;
   return true;
 }

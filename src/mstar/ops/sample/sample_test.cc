@@ -41,7 +41,7 @@ TEST(Sample, MasksAndPenalties) {
   on_every_target([&] {
     Host host;
     const std::vector<float> logits = {5, 4, 3, 2, 1, -1};
-    const std::int32_t suppress[] = {0, 77, -3}, more[] = {1}, seen[] = {2, 2, 5};
+    const std::int32_t suppress[] = {0, 77, -3}, more[] = {1}, seen[] = {2, 5};
     const TokenRange ranges[] = {{4, 99}};
     SampleRow rows[1];
     rows[0].suppress = suppress;

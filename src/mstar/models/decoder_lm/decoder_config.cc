@@ -1,0 +1,340 @@
+#include "mstar/models/decoder_lm/decoder_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "mstar/models/decoder_lm/decoder_lm.h"
+
+namespace mstar::models {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kArchitectures[] = {"llama", "qwen2", "qwen3"};
+constexpr int kMaxLayers = 1024, kMaxWidth = 1 << 20, kMaxContextTokens = 1 << 24;
+
+bool is_known(std::string_view architecture) {
+  return std::find(std::begin(kArchitectures), std::end(kArchitectures), architecture) != std::end(kArchitectures);
+}
+
+Result<json> read_json(const std::filesystem::path& path, bool required) {
+  std::ifstream file(path);
+  if (!file) {
+    if (required) return bad_model("'" + path.string() + "' is missing");
+    return json::object();
+  }
+  json parsed = json::parse(file, nullptr, false);
+  if (!parsed.is_object()) return bad_model("'" + path.string() + "' is no JSON object");
+  return parsed;
+}
+
+// Numbers of either source under one name each; a missing one gives the fallback, or an error without one.
+class Numbers {
+ public:
+  virtual ~Numbers() = default;
+  virtual Result<std::optional<double>> find(const char* key) const = 0;
+  virtual std::string where() const = 0;
+
+  Result<int> integer(const char* key, int least, int most, std::optional<int> fallback = {}) const {
+    MSTAR_TRY_ASSIGN(const std::optional<double> found, find(key));
+    if (!found && fallback) return *fallback;
+    if (!found) return bad_model(where() + " has no '" + key + "'");
+    if (!(*found >= least && *found <= most) || *found != std::floor(*found))
+      return bad_model(where() + ": '" + key + "' must be a whole number from " + std::to_string(least) + " to " +
+                       std::to_string(most));
+    return static_cast<int>(*found);
+  }
+  Result<double> number(const char* key, double fallback) const {
+    MSTAR_TRY_ASSIGN(const std::optional<double> found, find(key));
+    if (found && !(*found > 0)) return bad_model(where() + ": '" + std::string(key) + "' must be above 0");
+    return found.value_or(fallback);
+  }
+};
+
+class JsonNumbers final : public Numbers {
+ public:
+  JsonNumbers(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
+  Result<std::optional<double>> find(const char* key) const override {
+    const auto it = object_.find(key);
+    if (it == object_.end() || it->is_null()) return std::optional<double>();
+    if (!it->is_number()) return bad_model(where_ + ": '" + key + "' must be a number");
+    return std::optional<double>(it->get<double>());
+  }
+  std::string where() const override { return where_; }
+
+ private:
+  const json& object_;
+  std::string where_;
+};
+
+class GgufNumbers final : public Numbers {
+ public:
+  GgufNumbers(const weights::Metadata& metadata, std::string prefix)
+      : metadata_(metadata), prefix_(std::move(prefix)) {}
+  Result<std::optional<double>> find(const char* key) const override {
+    const std::string whole = prefix_ + key;
+    if (!metadata_.find(whole)) return std::optional<double>();
+    MSTAR_TRY_ASSIGN(const double value, metadata_.number(whole));
+    return std::optional<double>(value);
+  }
+  std::string where() const override { return "the GGUF file's metadata (" + prefix_ + "*)"; }
+
+ private:
+  const weights::Metadata& metadata_;
+  std::string prefix_;
+};
+
+Status check(const DecoderConfig& c) {
+  const nn::DecoderLayer::Dims& d = c.layer;
+  if (d.heads % d.kv_heads != 0)
+    return bad_model(std::to_string(d.heads) + " query heads are no multiple of " + std::to_string(d.kv_heads) +
+                     " key heads");
+  if (d.head_dim % 16 != 0) return bad_model("a head of " + std::to_string(d.head_dim) + " is no multiple of 16");
+  return ok_status();
+}
+
+Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight& matrix) {
+  MSTAR_TRY_ASSIGN(const std::string wanted, source.options.get_string("weights", "stored"));
+  if (wanted == "stored") return matrix.type.is_blocks() ? DType::f32 : matrix.type.dtype();
+  const auto dtype = dtype_from_name(wanted);
+  if (!dtype || (*dtype != DType::f32 && *dtype != DType::f16 && *dtype != DType::bf16 && *dtype != DType::i8))
+    return std::move(bad_model("option weights: '" + wanted + "' is none of stored, f32, f16, bf16, i8"))
+        .with_field("weights");
+  return *dtype;
+}
+
+Result<Shape> embedding_shape(const weights::Checkpoint& checkpoint, const char* name) {
+  const weights::StoredWeight* const weight = checkpoint.find(name);
+  if (!weight) return bad_model(std::string("the checkpoint has no '") + name + "'");
+  if (weight->shape.rank() != 2)
+    return bad_model(std::string("'") + name + "' has shape " + to_string(weight->shape) + ", not rank 2");
+  return weight->shape;
+}
+
+// ---- Hugging Face
+// ------------------------------------------------------------------------------------------------------
+
+// A token's text: a string, or an object with "content".
+std::string token_text(const json& object, const char* key) {
+  const auto it = object.find(key);
+  if (it == object.end()) return "";
+  if (it->is_string()) return it->get<std::string>();
+  if (it->is_object() && it->contains("content") && (*it)["content"].is_string()) return (*it)["content"];
+  return "";
+}
+
+void add_ids(std::vector<std::int32_t>& to, const json& object, const char* key) {
+  const auto it = object.find(key);
+  if (it == object.end()) return;
+  const auto add = [&](const json& id) {
+    if (id.is_number_integer() && std::find(to.begin(), to.end(), id.get<std::int32_t>()) == to.end())
+      to.push_back(id.get<std::int32_t>());
+  };
+  if (it->is_array()) {
+    for (const json& each : *it) add(each);
+  } else {
+    add(*it);
+  }
+}
+
+Status read_rope(DecoderConfig& out, const json& config) {
+  // transformers 5 keeps both under rope_parameters.
+  const json none = json::object();
+  const auto parameters = config.find("rope_parameters");
+  const auto scaling_at = config.find("rope_scaling");
+  const json& scaling = parameters != config.end() && parameters->is_object()   ? *parameters
+                        : scaling_at != config.end() && scaling_at->is_object() ? *scaling_at
+                                                                                : none;
+  const JsonNumbers outer(config, "config.json"), inner(scaling, "config.json's rope parameters");
+  MSTAR_TRY_ASSIGN(double theta, outer.number("rope_theta", 10000.0));
+  MSTAR_TRY_ASSIGN(theta, inner.number("rope_theta", theta));
+  MSTAR_TRY_ASSIGN(const double partial, outer.number("partial_rotary_factor", 1.0));
+  const int rotary = static_cast<int>(out.layer.head_dim * std::min(partial, 1.0));
+  if (rotary < 2 || rotary % 2) return bad_model("config.json: 'partial_rotary_factor' leaves no pairs to rotate");
+  out.frequencies = nn::inverse_frequencies(rotary, theta);
+  std::string type = scaling.value("rope_type", scaling.value("type", std::string("default")));
+  if (type == "default") return ok_status();
+  if (type == "linear") {
+    MSTAR_TRY_ASSIGN(const double factor, inner.number("factor", 1.0));
+    for (float& each : out.frequencies) each = static_cast<float>(each / factor);
+    return ok_status();
+  }
+  if (type != "llama3") return bad_model("config.json: rope type '" + type + "' is none of default, linear, llama3");
+  nn::Llama3Scaling s;
+  MSTAR_TRY_ASSIGN(s.factor, inner.number("factor", 1.0));
+  MSTAR_TRY_ASSIGN(s.low_frequency_factor, inner.number("low_freq_factor", 1.0));
+  MSTAR_TRY_ASSIGN(s.high_frequency_factor, inner.number("high_freq_factor", 4.0));
+  MSTAR_TRY_ASSIGN(s.original_context_tokens, inner.number("original_max_position_embeddings", 8192.0));
+  nn::scale_llama3(out.frequencies, s);
+  return ok_status();
+}
+
+Status read_hf_text(DecoderConfig& out, const ModelSource& source, const json& config) {
+  MSTAR_TRY_ASSIGN(const json tokenizer_config, read_json(source.directory / "tokenizer_config.json", false));
+  MSTAR_TRY_ASSIGN(const json generation, read_json(source.directory / "generation_config.json", false));
+  MSTAR_TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::load((source.directory / "tokenizer.json").string()));
+  out.tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
+  add_ids(out.stop_ids, generation, "eos_token_id");
+  add_ids(out.stop_ids, config, "eos_token_id");
+  out.bos_token = token_text(tokenizer_config, "bos_token");
+  out.eos_token = token_text(tokenizer_config, "eos_token");
+  if (const auto id = out.tokenizer->token_to_id(out.eos_token);
+      id && std::find(out.stop_ids.begin(), out.stop_ids.end(), *id) == out.stop_ids.end())
+    out.stop_ids.push_back(*id);
+  std::string chat = token_text(tokenizer_config, "chat_template");
+  if (std::ifstream file(source.directory / "chat_template.jinja"); file)
+    chat.assign(std::istreambuf_iterator<char>(file), {});
+  if (chat.empty()) return ok_status();
+  MSTAR_TRY_ASSIGN(ChatTemplate compiled, ChatTemplate::compile(chat));
+  out.chat_template = std::make_shared<const ChatTemplate>(std::move(compiled));
+  return ok_status();
+}
+
+Result<DecoderConfig> read_hf(const ModelSource& source) {
+  DecoderConfig out;
+  MSTAR_TRY_ASSIGN(const json config, read_json(source.directory / "config.json", true));
+  const JsonNumbers numbers(config, "config.json");
+  out.architecture = config.value("model_type", std::string());
+  MSTAR_TRY_ASSIGN(const Shape embedding, embedding_shape(*source.checkpoint, "model.embed_tokens.weight"));
+  out.vocab = static_cast<int>(embedding[0]);
+  auto& d = out.layer;
+  d.dim = static_cast<int>(embedding[1]);
+  MSTAR_TRY_ASSIGN(out.layers, numbers.integer("num_hidden_layers", 1, kMaxLayers));
+  MSTAR_TRY_ASSIGN(d.heads, numbers.integer("num_attention_heads", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(d.kv_heads, numbers.integer("num_key_value_heads", 1, kMaxWidth, d.heads));
+  MSTAR_TRY_ASSIGN(d.head_dim, numbers.integer("head_dim", 1, kMaxWidth, d.dim / d.heads));
+  MSTAR_TRY_ASSIGN(d.ffn_dim, numbers.integer("intermediate_size", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(out.context_tokens, numbers.integer("max_position_embeddings", 1, kMaxContextTokens));
+  MSTAR_TRY_ASSIGN(const double epsilon, numbers.number("rms_norm_eps", 1e-6));
+  d.norm_epsilon = static_cast<float>(epsilon);
+  d.qkv_bias = source.checkpoint->find("model.layers.0.self_attn.q_proj.bias") != nullptr;
+  d.qk_norm = source.checkpoint->find("model.layers.0.self_attn.q_norm.weight") != nullptr;
+  out.tied = source.checkpoint->find("lm_head.weight") == nullptr;
+  if (config.value("hidden_act", std::string("silu")) != "silu")
+    return bad_model("config.json: 'hidden_act' must be silu");
+  MSTAR_TRY_ASSIGN(out.storage, storage_of(source, *source.checkpoint->find("model.embed_tokens.weight")));
+  MSTAR_TRY(read_rope(out, config));
+  MSTAR_TRY(read_hf_text(out, source, config));
+  return out;
+}
+
+// ---- GGUF
+// ------------------------------------------------------------------------------------------------------------------
+
+// Llama 3's scaling comes as a factor for each pair.
+Status divide_by_factors(std::vector<float>& frequencies, const weights::Checkpoint& checkpoint) {
+  const weights::StoredWeight* const factors = checkpoint.find("rope_freqs.weight");
+  if (!factors) return ok_status();
+  if (factors->type != StoredType(DType::f32) || factors->shape != Shape{static_cast<std::int64_t>(frequencies.size())})
+    return bad_model("'rope_freqs.weight' must hold " + std::to_string(frequencies.size()) + " f32 numbers");
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    float factor = 1;
+    std::memcpy(&factor, factors->bytes.data() + i * sizeof factor, sizeof factor);
+    if (!(factor > 0)) return bad_model("'rope_freqs.weight' holds a number that is not above 0");
+    frequencies[i] /= factor;
+  }
+  return ok_status();
+}
+
+Result<DecoderConfig> read_gguf(const ModelSource& source) {
+  DecoderConfig out;
+  const weights::Checkpoint& checkpoint = *source.checkpoint;
+  const weights::Metadata& metadata = checkpoint.metadata();
+  MSTAR_TRY_ASSIGN(const std::string_view architecture, metadata.string("general.architecture"));
+  out.architecture = architecture;
+  const GgufNumbers numbers(metadata, out.architecture + ".");
+  MSTAR_TRY_ASSIGN(const Shape embedding, embedding_shape(checkpoint, "token_embd.weight"));
+  out.vocab = static_cast<int>(embedding[0]);
+  auto& d = out.layer;
+  d.dim = static_cast<int>(embedding[1]);
+  MSTAR_TRY_ASSIGN(out.layers, numbers.integer("block_count", 1, kMaxLayers));
+  MSTAR_TRY_ASSIGN(d.heads, numbers.integer("attention.head_count", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(d.kv_heads, numbers.integer("attention.head_count_kv", 1, kMaxWidth, d.heads));
+  MSTAR_TRY_ASSIGN(d.head_dim, numbers.integer("attention.key_length", 1, kMaxWidth, d.dim / d.heads));
+  MSTAR_TRY_ASSIGN(d.ffn_dim, numbers.integer("feed_forward_length", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(out.context_tokens, numbers.integer("context_length", 1, kMaxContextTokens));
+  MSTAR_TRY_ASSIGN(const double epsilon, numbers.number("attention.layer_norm_rms_epsilon", 1e-5));
+  d.norm_epsilon = static_cast<float>(epsilon);
+  d.qkv_bias = checkpoint.find("blk.0.attn_q.bias") != nullptr;
+  d.qk_norm = checkpoint.find("blk.0.attn_q_norm.weight") != nullptr;
+  out.tied = checkpoint.find("output.weight") == nullptr;
+  out.interleaved_rope = out.architecture == "llama";
+  MSTAR_TRY_ASSIGN(const double theta, numbers.number("rope.freq_base", 10000.0));
+  MSTAR_TRY_ASSIGN(const int rotary, numbers.integer("rope.dimension_count", 2, d.head_dim, d.head_dim));
+  out.frequencies = nn::inverse_frequencies(rotary, theta);
+  MSTAR_TRY(divide_by_factors(out.frequencies, checkpoint));
+  MSTAR_TRY_ASSIGN(out.storage, storage_of(source, *checkpoint.find("token_embd.weight")));
+  return out;
+}
+
+}  // namespace
+
+bool decoder_lm_recognises(const ModelSource& source) {
+  if (source.checkpoint->format() == weights::Format::gguf) {
+    const auto architecture = source.checkpoint->metadata().string("general.architecture");
+    return architecture && is_known(*architecture);
+  }
+  if (!source.checkpoint->find("model.embed_tokens.weight")) return false;
+  const auto config = read_json(source.directory / "config.json", true);
+  return config && is_known(config->value("model_type", std::string()));
+}
+
+Result<DecoderConfig> DecoderConfig::read(const ModelSource& source) {
+  const bool gguf = source.checkpoint->format() == weights::Format::gguf;
+  MSTAR_TRY_ASSIGN(DecoderConfig out, gguf ? read_gguf(source) : read_hf(source));
+  MSTAR_TRY(check(out));
+  MSTAR_TRY_ASSIGN(const std::int64_t context,
+                   source.options.get_int("context_tokens", std::min(out.context_tokens, 8192)));
+  if (context < 16 || context > out.context_tokens)
+    return std::move(
+               bad_model("option context_tokens must be from 16 to the model's " + std::to_string(out.context_tokens)))
+        .with_field("context_tokens");
+  out.context_tokens = static_cast<int>(context);
+  return out;
+}
+
+std::vector<decl::WeightRule> decoder_lm_weight_rules(const DecoderConfig& config, weights::Format format) {
+  using namespace decl;
+  std::vector<WeightRule> rules;
+  if (format == weights::Format::gguf) {
+    rules = {Fuse{{"blk.*.attn_q.weight", "blk.*.attn_k.weight", "blk.*.attn_v.weight"}, "decoder.layer.*.qkv.weight"},
+             Fuse{{"blk.*.attn_q.bias", "blk.*.attn_k.bias", "blk.*.attn_v.bias"}, "decoder.layer.*.qkv.bias"},
+             Fuse{{"blk.*.ffn_gate.weight", "blk.*.ffn_up.weight"}, "decoder.layer.*.gate_up.weight"},
+             Rename{"blk.*.attn_output.weight", "decoder.layer.*.out.weight"},
+             Rename{"blk.*.ffn_down.weight", "decoder.layer.*.down.weight"},
+             Rename{"blk.*.attn_norm.weight", "decoder.layer.*.norm1.weight"},
+             Rename{"blk.*.ffn_norm.weight", "decoder.layer.*.norm2.weight"},
+             Rename{"blk.*.attn_q_norm.weight", "decoder.layer.*.q_norm.weight"},
+             Rename{"blk.*.attn_k_norm.weight", "decoder.layer.*.k_norm.weight"},
+             Rename{"token_embd.weight", "decoder.embedding.weight"},
+             Rename{"output_norm.weight", "decoder.norm.weight"},
+             Rename{"output.weight", "decoder.head.weight"},
+             Drop{"rope_freqs.weight"}};
+    return rules;
+  }
+  const std::string layer = "model.layers.*.";
+  rules = {
+      Fuse{{layer + "self_attn.q_proj.weight", layer + "self_attn.k_proj.weight", layer + "self_attn.v_proj.weight"},
+           "decoder.layer.*.qkv.weight"},
+      Fuse{{layer + "self_attn.q_proj.bias", layer + "self_attn.k_proj.bias", layer + "self_attn.v_proj.bias"},
+           "decoder.layer.*.qkv.bias"},
+      Fuse{{layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight"}, "decoder.layer.*.gate_up.weight"},
+      Rename{layer + "self_attn.o_proj.weight", "decoder.layer.*.out.weight"},
+      Rename{layer + "mlp.down_proj.weight", "decoder.layer.*.down.weight"},
+      Rename{layer + "input_layernorm.weight", "decoder.layer.*.norm1.weight"},
+      Rename{layer + "post_attention_layernorm.weight", "decoder.layer.*.norm2.weight"},
+      Rename{layer + "self_attn.q_norm.weight", "decoder.layer.*.q_norm.weight"},
+      Rename{layer + "self_attn.k_norm.weight", "decoder.layer.*.k_norm.weight"},
+      Rename{"model.embed_tokens.weight", "decoder.embedding.weight"},
+      Rename{"model.norm.weight", "decoder.norm.weight"},
+      Rename{"lm_head.weight", "decoder.head.weight"},
+      Drop{layer + "self_attn.rotary_emb.inv_freq"}};
+  (void)config;
+  return rules;
+}
+
+}  // namespace mstar::models

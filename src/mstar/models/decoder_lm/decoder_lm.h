@@ -1,0 +1,12 @@
+// Dense decoder language models: Llama, Qwen2, Qwen3.
+#pragma once
+
+#include "mstar/models/model.h"
+
+namespace mstar::models {
+
+bool decoder_lm_recognises(const ModelSource& source);
+// Options: weights (stored, f32, f16, bf16, i8), context_tokens (default: the model's own, 8192 at most).
+Result<decl::Decl> declare_decoder_lm(const ModelSource& source);
+
+}  // namespace mstar::models

@@ -1,0 +1,102 @@
+#include "mstar/models/text_emitter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <nlohmann/json.hpp>
+
+#include "mstar/text/incremental_decoder.h"
+#include "mstar/text/stop_strings.h"
+
+namespace mstar::models {
+namespace {
+
+using namespace decl;
+using nlohmann::json;
+
+class TextEmitter final : public Emitter {
+ public:
+  TextEmitter(std::shared_ptr<const TextModel> model, const RequestParams& params)
+      : model_(std::move(model)),
+        wants_logprobs_(params.sampling.num_logprobs >= 0),
+        decoder_(*model_->tokenizer),
+        stops_(params.sampling.stop_strings) {}
+
+  Result<Emitted> push(PortRef port, std::span<const HostValue> values) override {
+    Emitted out;
+    for (const HostValue& value : values) {
+      if (port == model_->token) {
+        for (const std::int32_t id : value.as<std::int32_t>()) tokens_.push_back(id);
+      } else if (port == model_->logprobs) {
+        logprobs_.push_back(value);
+      }
+    }
+    while (!tokens_.empty() && !stops_.matched() && (!wants_logprobs_ || !logprobs_.empty())) take(out.chunks);
+    out.stop = stops_.matched();
+    return out;
+  }
+
+  Result<std::vector<Chunk>> finish(Finish) override {
+    std::vector<Chunk> out;
+    std::string rest = stops_.push(decoder_.finish());
+    rest += stops_.finish();
+    give(std::move(rest), out);
+    return out;
+  }
+
+  std::int64_t num_tokens() const override { return num_tokens_; }
+
+ private:
+  void take(std::vector<Chunk>& chunks) {
+    const std::int32_t id = tokens_.front();
+    tokens_.pop_front();
+    ++num_tokens_;
+    if (wants_logprobs_) {
+      waiting_.push_back(describe(logprobs_.front()));
+      logprobs_.pop_front();
+    }
+    give(stops_.push(decoder_.push(id)), chunks);
+  }
+
+  void give(std::string text, std::vector<Chunk>& chunks) {
+    if (text.empty() && waiting_.empty()) return;
+    Chunk chunk{.modality = Modality::text, .format = "utf8", .value = HostValue::utf8(text)};
+    if (!waiting_.empty()) {
+      chunk.metadata.set("logprobs", waiting_.dump(-1, ' ', false, json::error_handler_t::replace));
+      waiting_ = json::array();
+    }
+    chunks.push_back(std::move(chunk));
+  }
+
+  json entry(float id, float logprob) const {
+    const auto bytes = model_->tokenizer->token_bytes(static_cast<std::int32_t>(id));
+    json list = json::array();
+    for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
+    return {{"token", std::string(bytes)}, {"logprob", std::isfinite(logprob) ? logprob : -9999.0f}, {"bytes", list}};
+  }
+
+  json describe(const HostValue& value) const {
+    const auto pairs = value.as<float>();
+    json out = entry(pairs[0], pairs[1]);
+    out["top_logprobs"] = json::array();
+    for (std::size_t i = 2; i + 1 < pairs.size(); i += 2) out["top_logprobs"].push_back(entry(pairs[i], pairs[i + 1]));
+    return out;
+  }
+
+  std::shared_ptr<const TextModel> model_;
+  bool wants_logprobs_;
+  IncrementalDecoder decoder_;
+  StopStrings stops_;
+  std::deque<std::int32_t> tokens_;  // whose log-probabilities have not come
+  std::deque<HostValue> logprobs_;
+  json waiting_ = json::array();  // of tokens whose text is held back
+  std::int64_t num_tokens_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Emitter> make_text_emitter(std::shared_ptr<const TextModel> model, const RequestParams& params) {
+  return std::make_unique<TextEmitter>(std::move(model), params);
+}
+
+}  // namespace mstar::models

@@ -1,0 +1,229 @@
+#include "mstar/models/text_surface.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "mstar/models/text_emitter.h"
+
+namespace mstar::models {
+namespace {
+
+using namespace decl;
+
+constexpr std::size_t kMaxStopStrings = 16, kMaxStopBytes = 4096;
+constexpr std::int64_t kMaxLogprobs = 20;
+
+Error bad_field(const char* field, const std::string& message) {
+  return invalid_request(std::string("'") + field + "' " + message).with_field(field);
+}
+
+Result<double> number_in(const Params& fields, const char* name, double fallback, double least, double most) {
+  MSTAR_TRY_ASSIGN(const double value, fields.get_number(name, fallback));
+  if (!(value >= least && value <= most)) {
+    char text[96];
+    std::snprintf(text, sizeof text, "must be between %g and %g", least, most);
+    return bad_field(name, text);
+  }
+  return value;
+}
+
+Result<std::int64_t> integer_in(const Params& fields, const char* name, std::int64_t fallback, std::int64_t least,
+                                std::int64_t most) {
+  MSTAR_TRY_ASSIGN(const std::int64_t value, fields.get_int(name, fallback));
+  if (value < least || value > most)
+    return bad_field(name, "must be between " + std::to_string(least) + " and " + std::to_string(most));
+  return value;
+}
+
+const std::vector<double>* numbers(const Params& fields, const char* name) {
+  const auto it = fields.values().find(name);
+  return it == fields.values().end() ? nullptr : std::get_if<std::vector<double>>(&it->second);
+}
+
+// Token ids of a field that holds a list of numbers; nothing when it is not there.
+Result<std::vector<std::int32_t>> ids_of(const Params& fields, const char* name, int vocab) {
+  std::vector<std::int32_t> out;
+  if (!fields.has(name)) return out;
+  const std::vector<double>* const list = numbers(fields, name);
+  if (!list) return bad_field(name, "must be a list of token ids");
+  for (const double id : *list) {
+    if (!(id >= 0 && id < vocab) || id != std::floor(id))
+      return bad_field(name, "holds what is no token id of this model (0 to " + std::to_string(vocab - 1) + ")");
+    out.push_back(static_cast<std::int32_t>(id));
+  }
+  return out;
+}
+
+Status read_stops(const Params& fields, SamplingParams& out, int vocab) {
+  MSTAR_TRY_ASSIGN(out.stop_strings, fields.get_strings("stop"));
+  if (out.stop_strings.size() > kMaxStopStrings)
+    return bad_field("stop", "may hold " + std::to_string(kMaxStopStrings) + " strings at most");
+  for (const std::string& each : out.stop_strings) {
+    if (each.empty()) return bad_field("stop", "holds an empty string");
+    if (each.size() > kMaxStopBytes)
+      return bad_field("stop", "holds a string of more than " + std::to_string(kMaxStopBytes) + " bytes");
+  }
+  MSTAR_TRY_ASSIGN(out.stop_ids, ids_of(fields, "stop_token_ids", vocab));
+  return ok_status();
+}
+
+Status read_logit_bias(const Params& fields, SamplingParams& out, int vocab) {
+  MSTAR_TRY_ASSIGN(const std::vector<std::int32_t> ids, ids_of(fields, "logit_bias_ids", vocab));
+  const std::vector<double>* const values = numbers(fields, "logit_bias_values");
+  if (ids.size() != (values ? values->size() : 0)) return bad_field("logit_bias", "must give each token id a number");
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (!((*values)[i] >= -100 && (*values)[i] <= 100))
+      return bad_field("logit_bias", "must hold numbers between -100 and 100");
+    out.logit_bias.emplace_back(ids[i], static_cast<float>((*values)[i]));
+  }
+  return ok_status();
+}
+
+Status read_logprobs(const Params& fields, SamplingParams& out) {
+  const auto it = fields.values().find("logprobs");
+  if (it != fields.values().end() && !std::holds_alternative<bool>(it->second)) {  // completions: how many
+    MSTAR_TRY_ASSIGN(const std::int64_t num, integer_in(fields, "logprobs", 0, 0, kMaxLogprobs));
+    out.num_logprobs = static_cast<int>(num);
+    return ok_status();
+  }
+  MSTAR_TRY_ASSIGN(const bool wanted, fields.get_bool("logprobs", false));
+  MSTAR_TRY_ASSIGN(const std::int64_t top, integer_in(fields, "top_logprobs", 0, 0, kMaxLogprobs));
+  if (fields.has("top_logprobs") && !wanted) return bad_field("top_logprobs", "needs 'logprobs' to be true");
+  if (wanted) out.num_logprobs = static_cast<int>(top);
+  return ok_status();
+}
+
+// Spellings of special tokens inside of what users wrote are cut by this mark, a noncharacter, which the tokenizer
+// drops when it has looked for special tokens.
+constexpr std::string_view kBreakMark = "\xEF\xB7\x90";  // U+FDD0
+
+void break_specials(const Tokenizer& tokenizer, std::string& text) {
+  for (std::size_t at = 0; (at = text.find(kBreakMark, at)) != std::string::npos;) text.replace(at, 3, "\xEF\xBF\xBD");
+  std::vector<std::size_t> cuts;
+  for (const auto& [begin, end] : tokenizer.find_added(text)) cuts.push_back(begin + 1);
+  for (auto it = cuts.rbegin(); it != cuts.rend(); ++it) {
+    std::size_t at = *it;
+    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;
+    text.insert(at, kBreakMark);
+  }
+}
+
+void break_specials(const Tokenizer& tokenizer, nlohmann::ordered_json& value) {
+  if (value.is_string()) {
+    std::string text = value.get<std::string>();
+    break_specials(tokenizer, text);
+    value = std::move(text);
+  } else if (value.is_structured()) {
+    for (auto& each : value) break_specials(tokenizer, each);
+  }
+}
+
+Result<jinja::Value> user_json(const Tokenizer& tokenizer, const std::string& json) {
+  auto parsed = nlohmann::ordered_json::parse(json, nullptr, false);
+  if (parsed.is_discarded()) return invalid_request("malformed JSON");
+  break_specials(tokenizer, parsed);
+  return jinja::Value::parse_json(parsed.dump());
+}
+
+Result<std::vector<std::int32_t>> prompt_of(const TextModel& model, const ApiRequest& request) {
+  if (request.route == Route::chat_completions) return encode_chat(model, request);
+  if (request.fields.has("prompt_ids")) return ids_of(request.fields, "prompt_ids", model.vocab);
+  std::vector<std::int32_t> ids = model.tokenizer->encode(request.text);
+  if (model.bos_id >= 0) ids.insert(ids.begin(), model.bos_id);
+  return ids;
+}
+
+Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
+  const char* const field = request.route == Route::chat_completions ? "messages"
+                            : request.route == Route::completions    ? "prompt"
+                                                                     : "text";
+  Intake out;
+  if (!request.media.empty())
+    return std::move(invalid_request("this model reads text only; leave out media")).with_field(field);
+  MSTAR_TRY_ASSIGN(out.params.sampling, read_sampling(request.fields, model.vocab));
+  MSTAR_TRY_ASSIGN(const std::vector<std::int32_t> ids, prompt_of(model, request));
+  if (ids.empty()) return bad_field(field, "is empty; say something");
+  const auto num_tokens = static_cast<std::int64_t>(ids.size());
+  auto& max_tokens = out.params.sampling.max_tokens;
+  const std::int64_t room = model.context_tokens - num_tokens;
+  if (room < 1 || max_tokens > room)
+    return bad_field(field, "has " + std::to_string(num_tokens) + " tokens" +
+                                (max_tokens > 0 ? " and max_tokens is " + std::to_string(max_tokens) : std::string()) +
+                                "; prompt and answer must fit into " + std::to_string(model.context_tokens));
+  if (max_tokens < 0) max_tokens = room;
+  out.params.fields = request.fields;
+  out.params.output_modalities = {Modality::text};
+  out.inputs[model.prompt] = {HostValue::i32(ids)};
+  out.num_prompt_tokens = num_tokens;
+  return out;
+}
+
+}  // namespace
+
+Result<SamplingParams> read_sampling(const Params& fields, int vocab) {
+  SamplingParams out;
+  MSTAR_TRY_ASSIGN(out.temperature, number_in(fields, "temperature", 1.0, 0, 2));
+  MSTAR_TRY_ASSIGN(const std::int64_t top_k, integer_in(fields, "top_k", 0, -1, 1 << 30));
+  out.top_k = static_cast<int>(std::clamp<std::int64_t>(top_k, 0, vocab));
+  MSTAR_TRY_ASSIGN(out.top_p, number_in(fields, "top_p", 1.0, 0, 1));
+  if (out.top_p == 0) out.top_k = 1;
+  MSTAR_TRY_ASSIGN(out.min_p, number_in(fields, "min_p", 0.0, 0, 1));
+  MSTAR_TRY_ASSIGN(out.repetition_penalty, number_in(fields, "repetition_penalty", 1.0, 0.01, 100));
+  MSTAR_TRY_ASSIGN(out.presence_penalty, number_in(fields, "presence_penalty", 0.0, -2, 2));
+  MSTAR_TRY_ASSIGN(out.frequency_penalty, number_in(fields, "frequency_penalty", 0.0, -2, 2));
+  const char* const limit = fields.has("max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
+  MSTAR_TRY_ASSIGN(out.max_tokens, integer_in(fields, limit, -1, -1, 1 << 30));
+  if (fields.has(limit) && out.max_tokens < 1) return bad_field(limit, "must be at least 1");
+  MSTAR_TRY_ASSIGN(out.min_tokens, integer_in(fields, "min_tokens", 0, 0, 1 << 30));
+  if (out.max_tokens >= 0 && out.min_tokens > out.max_tokens)
+    return bad_field("min_tokens", "is more than max_tokens allows");
+  MSTAR_TRY_ASSIGN(out.ignore_eos, fields.get_bool("ignore_eos", false));
+  if (fields.has("seed")) {
+    MSTAR_TRY_ASSIGN(const std::int64_t seed, fields.get_int("seed", 0));
+    out.seed = static_cast<std::uint64_t>(seed);
+  } else if (out.temperature > 0) {
+    std::random_device source;
+    out.seed = (static_cast<std::uint64_t>(source()) << 32) | source();
+  }
+  MSTAR_TRY(read_stops(fields, out, vocab));
+  MSTAR_TRY(read_logit_bias(fields, out, vocab));
+  MSTAR_TRY(read_logprobs(fields, out));
+  return out;
+}
+
+Result<std::vector<std::int32_t>> encode_chat(const TextModel& model, const ApiRequest& request) {
+  TemplateVariables variables;
+  MSTAR_TRY_ASSIGN(jinja::Value messages, user_json(*model.tokenizer, request.messages_json));
+  variables.set("messages", std::move(messages));
+  if (!request.tools_json.empty()) {
+    MSTAR_TRY_ASSIGN(jinja::Value tools, user_json(*model.tokenizer, request.tools_json));
+    variables.set("tools", std::move(tools));
+  }
+  variables.set("add_generation_prompt", jinja::Value::boolean(true));
+  variables.set("bos_token", jinja::Value::string(model.bos_token));
+  variables.set("eos_token", jinja::Value::string(model.eos_token));
+  if (request.fields.has("enable_thinking")) {
+    MSTAR_TRY_ASSIGN(const bool thinks, request.fields.get_bool("enable_thinking", true));
+    variables.set("enable_thinking", jinja::Value::boolean(thinks));
+  }
+  const std::time_t seconds = std::time(nullptr);
+  std::tm now{};
+  localtime_r(&seconds, &now);
+  auto rendered = model.chat_template->render(variables, now);
+  if (!rendered) return std::move(rendered.error()).with_field("messages");
+  return model.tokenizer->encode(*rendered, {.parse_special = true, .break_mark = kBreakMark});
+}
+
+void add_text_surfaces(Decl& d, std::shared_ptr<const TextModel> model) {
+  std::vector<Route> routes = {Route::generate, Route::completions};
+  if (model->chat_template) routes.push_back(Route::chat_completions);
+  for (const Route route : routes)
+    d.surface({.route = route,
+               .intake = [model](const ApiRequest& request) { return intake(*model, request); },
+               .emitter = [model](const RequestParams& params) { return make_text_emitter(model, params); }});
+}
+
+}  // namespace mstar::models

@@ -1,0 +1,122 @@
+#include "mstar/nn/decoder_layer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "mstar/ops/attention/attention.h"
+#include "mstar/ops/elementwise/elementwise.h"
+#include "mstar/ops/kv_append/kv_append.h"
+
+namespace mstar::nn {
+namespace {
+
+std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float) + 256; }
+
+// Each head of x [tokens, heads, head_dim] by itself, in place. The op takes rows that lie a fixed way apart, so the
+// longer of the two axes goes in one call.
+Status norm_heads(OpContext& ops, const RmsNorm& norm, TensorView x) {
+  const int along = x.dim(0) >= x.dim(1) ? 0 : 1;
+  const int across = 1 - along;
+  for (std::int64_t i = 0; i < x.dim(across); ++i) {
+    TensorView rows = x;
+    rows.pointer = x.data<float>() + i * x.stride(across);
+    rows.shape = {x.dim(along), x.dim(2)};
+    rows.strides = {x.stride(along), 1};
+    MSTAR_TRY(norm.run(ops, rows, rows));
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+TensorView head_columns(TensorView rows, std::int64_t begin, int heads, int head_dim) {
+  TensorView view = rows;
+  view.pointer = rows.data<float>() + begin;
+  view.shape = {rows.dim(0), heads, head_dim};
+  view.strides = {rows.stride(0), head_dim, 1};
+  return view;
+}
+
+TensorView columns(TensorView rows, std::int64_t begin, std::int64_t end) {
+  TensorView view = rows;
+  view.pointer = rows.data<float>() + begin;
+  view.shape = {rows.dim(0), end - begin};
+  return view;
+}
+
+Result<DecoderLayer> DecoderLayer::load(const LoadContext& context, const std::string& name, const Dims& dims) {
+  DecoderLayer layer;
+  layer.dims_ = dims;
+  MSTAR_TRY_ASSIGN(layer.norm1_, RmsNorm::load(context, name + ".norm1", dims.dim, dims.norm_epsilon));
+  MSTAR_TRY_ASSIGN(layer.norm2_, RmsNorm::load(context, name + ".norm2", dims.dim, dims.norm_epsilon));
+  if (dims.qk_norm) {
+    MSTAR_TRY_ASSIGN(layer.q_norm_, RmsNorm::load(context, name + ".q_norm", dims.head_dim, dims.norm_epsilon));
+    MSTAR_TRY_ASSIGN(layer.k_norm_, RmsNorm::load(context, name + ".k_norm", dims.head_dim, dims.norm_epsilon));
+  }
+  MSTAR_TRY_ASSIGN(layer.qkv_, Linear::load(context, name + ".qkv", dims.qkv_width(), dims.dim, dims.qkv_bias));
+  MSTAR_TRY_ASSIGN(layer.out_, Linear::load(context, name + ".out", dims.dim, dims.q_width(), false));
+  MSTAR_TRY_ASSIGN(layer.gate_up_, Linear::load(context, name + ".gate_up", 2 * dims.ffn_dim, dims.dim, false));
+  MSTAR_TRY_ASSIGN(layer.down_, Linear::load(context, name + ".down", dims.dim, dims.ffn_dim, false));
+  return layer;
+}
+
+Status DecoderLayer::attend(OpContext& ops, TensorView x, TensorView normed, TensorView positions, const Rotary& rotary,
+                            RaggedView rows, PagedKvView kv) const {
+  const std::int64_t tokens = x.dim(0);
+  TensorView qkv = ops.temporary(DType::f32, {tokens, dims_.qkv_width()});
+  TensorView mixed = ops.temporary(DType::f32, {tokens, dims_.q_width()});
+  MSTAR_TRY(qkv_.run(ops, normed, qkv));
+  const TensorView q = head_columns(qkv, 0, dims_.heads, dims_.head_dim);
+  const TensorView k = head_columns(qkv, dims_.q_width(), dims_.kv_heads, dims_.head_dim);
+  const TensorView v = head_columns(qkv, dims_.q_width() + dims_.kv_width(), dims_.kv_heads, dims_.head_dim);
+  if (dims_.qk_norm) {
+    MSTAR_TRY(norm_heads(ops, q_norm_, q));
+    MSTAR_TRY(norm_heads(ops, k_norm_, k));
+  }
+  MSTAR_TRY(rotary.run(ops, head_columns(qkv, 0, dims_.heads + dims_.kv_heads, dims_.head_dim), positions));
+  MSTAR_TRY(kv_append(ops, {.keys = k, .values = v, .rows = rows, .kv = kv}));
+  MSTAR_TRY(attention_paged(ops, {.q = q,
+                                  .rows = rows,
+                                  .kv = kv,
+                                  .scale = 1.0f / std::sqrt(static_cast<float>(dims_.head_dim)),
+                                  .out = mixed.reshaped({tokens, dims_.heads, dims_.head_dim})}));
+  return out_.run(ops, mixed, x, Activation::none, x);
+}
+
+Status DecoderLayer::feed_forward(OpContext& ops, TensorView x, TensorView normed) const {
+  TensorView both = ops.temporary(DType::f32, {x.dim(0), 2 * dims_.ffn_dim});
+  MSTAR_TRY(gate_up_.run(ops, normed, both));
+  const TensorView gate = columns(both, 0, dims_.ffn_dim);
+  MSTAR_TRY(silu_mul(ops, {.gate = gate, .up = columns(both, dims_.ffn_dim, 2 * dims_.ffn_dim), .out = gate}));
+  return down_.run(ops, gate, x, Activation::none, x);
+}
+
+Status DecoderLayer::run(OpContext& ops, TensorView x, TensorView positions, const Rotary& rotary, RaggedView rows,
+                         PagedKvView kv) const {
+  const auto mark = ops.arena.mark();
+  TensorView normed = ops.temporary(DType::f32, {x.dim(0), dims_.dim});
+  MSTAR_TRY(norm1_.run(ops, x, normed));
+  const auto inner = ops.arena.mark();
+  MSTAR_TRY(attend(ops, x, normed, positions, rotary, rows, kv));
+  ops.arena.rewind(inner);
+  MSTAR_TRY(norm2_.run(ops, x, normed));
+  MSTAR_TRY(feed_forward(ops, x, normed));
+  ops.arena.rewind(mark);
+  return ok_status();
+}
+
+std::size_t DecoderLayer::workspace_bytes(int tokens, int num_threads, const Rotary& rotary) const {
+  const std::int64_t t = tokens;
+  return floats(t * dims_.dim) +
+         std::max(floats(t * dims_.qkv_width()) + floats(t * dims_.q_width()), floats(t * 2 * dims_.ffn_dim)) +
+         std::max({attention_paged_workspace_bytes(dims_.head_dim, num_threads), rotary.workspace_bytes(num_threads),
+                   qkv_.workspace_bytes(tokens, num_threads), out_.workspace_bytes(tokens, num_threads),
+                   gate_up_.workspace_bytes(tokens, num_threads), down_.workspace_bytes(tokens, num_threads)});
+}
+
+std::size_t DecoderLayer::bytes() const {
+  return norm1_.bytes() + norm2_.bytes() + q_norm_.bytes() + k_norm_.bytes() + qkv_.bytes() + out_.bytes() +
+         gate_up_.bytes() + down_.bytes();
+}
+
+}  // namespace mstar::nn

@@ -1,0 +1,57 @@
+// One layer of a causal decoder of the Llama kind over a paged KV: grouped queries, rotary positions, gated
+// feed-forward.
+#pragma once
+
+#include <string>
+
+#include "mstar/nn/linear.h"
+#include "mstar/nn/rms_norm.h"
+#include "mstar/nn/rotary.h"
+#include "mstar/tensor/kv_view.h"
+
+namespace mstar::nn {
+
+// x += out(attention(rope(norm_q(q)), rope(norm_k(k)), v)) of norm1(x); x += down(silu(gate) * up) of norm2(x).
+// Source: transformers LlamaDecoderLayer, Qwen2DecoderLayer (qkv_bias), Qwen3DecoderLayer (qk_norm).
+class DecoderLayer {
+ public:
+  struct Dims {
+    int dim = 0;
+    int heads = 0;
+    int kv_heads = 0;
+    int head_dim = 0;  // a multiple of 16
+    int ffn_dim = 0;
+    float norm_epsilon = 1e-6f;
+    bool qkv_bias = false;
+    bool qk_norm = false;  // RMS over each head, before the rotation
+    int q_width() const { return heads * head_dim; }
+    int kv_width() const { return kv_heads * head_dim; }
+    int qkv_width() const { return q_width() + 2 * kv_width(); }
+  };
+  // Homes: NAME.norm1, .norm2 [dim]; NAME.qkv [qkv_width, dim]; NAME.out [dim, q_width]; NAME.gate_up [2 ffn_dim, dim];
+  // NAME.down [dim, ffn_dim]; with qk_norm NAME.q_norm, .k_norm [head_dim].
+  static Result<DecoderLayer> load(const LoadContext& context, const std::string& name, const Dims& dims);
+  // x [tokens, dim] f32 in place; positions [tokens] i32; `kv` is this layer's, its lengths count the rows' tokens.
+  // Thread: the step's owner.
+  Status run(OpContext& ops, TensorView x, TensorView positions, const Rotary& rotary, RaggedView rows,
+             PagedKvView kv) const;
+  // Arena bytes that run() takes and gives back.
+  std::size_t workspace_bytes(int tokens, int num_threads, const Rotary& rotary) const;
+  std::size_t bytes() const;
+
+ private:
+  Status attend(OpContext& ops, TensorView x, TensorView normed, TensorView positions, const Rotary& rotary,
+                RaggedView rows, PagedKvView kv) const;
+  Status feed_forward(OpContext& ops, TensorView x, TensorView normed) const;
+
+  Dims dims_;
+  RmsNorm norm1_, norm2_, q_norm_, k_norm_;
+  Linear qkv_, out_, gate_up_, down_;
+};
+
+// Columns [begin, begin + heads * head_dim) of rows [tokens, width] as [tokens, heads, head_dim].
+TensorView head_columns(TensorView rows, std::int64_t begin, int heads, int head_dim);
+// Columns [begin, end) of rows.
+TensorView columns(TensorView rows, std::int64_t begin, std::int64_t end);
+
+}  // namespace mstar::nn

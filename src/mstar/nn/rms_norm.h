@@ -1,0 +1,25 @@
+// RMS normalisation with its weight.
+#pragma once
+
+#include <string>
+
+#include "mstar/nn/linear.h"
+
+namespace mstar::nn {
+
+// Home: NAME.weight [dim].
+class RmsNorm {
+ public:
+  static Result<RmsNorm> load(const LoadContext& context, const std::string& name, int dim, float epsilon,
+                              float weight_offset = 0.0f);
+  // x [M, dim] f32, rows may lie apart; out may be x.
+  Status run(OpContext& ops, TensorView x, TensorView out) const;
+  std::size_t bytes() const { return weight_.bytes(); }
+
+ private:
+  Tensor weight_;
+  float epsilon_ = 1e-6f;
+  float weight_offset_ = 0;
+};
+
+}  // namespace mstar::nn
