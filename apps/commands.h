@@ -25,7 +25,8 @@ struct ModelFlags {
 };
 
 struct ServeFlags {
-  ModelFlags model;
+  ModelFlags model;                 // its `model` is not read
+  std::vector<std::string> models;  // served together; or one config.yaml
   std::string host;
   std::optional<int> port;
   std::string config;

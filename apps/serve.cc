@@ -56,12 +56,14 @@ int complain(const Error& error, int status) {
 }  // namespace
 
 void add_serve_flags(CLI::App& command, ServeFlags& flags) {
-  command.add_option("model", flags.model.model,
-                     "a checkpoint directory, fetched weights or a config.yaml (default: whisper-base)");
+  command.add_option("models", flags.models,
+                     "checkpoints (a directory or a GGUF file) or names of fetched weights, served together; or one "
+                     "config.yaml (default: what ./dev weights has fetched for speech and for chat)");
   command.add_option("--config", flags.config, "a config.yaml");
   command.add_option("--host", flags.host, "address to listen on (default: 127.0.0.1)");
   command.add_option("--port", flags.port, "port to listen on; 0 picks a free one (default: 8000)");
-  command.add_option("--alias", flags.aliases, "a further name of the model, such as whisper-1; may be given again");
+  command.add_option("--alias", flags.aliases,
+                     "a further name, as NAME, or NAME=MODEL where there are several models; may be given again");
   add_model_flags(command, flags.model);
 }
 

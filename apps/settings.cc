@@ -62,7 +62,7 @@ Result<Settings> model_settings(const ModelFlags& flags) {
   } else {
     std::string model = find_model(flags.model);
     if (model.empty()) {
-      MSTAR_TRY_ASSIGN(model, default_model());
+      MSTAR_TRY_ASSIGN(model, default_speech_model());
     }
     out.runtime.models.push_back({.model = std::move(model)});
   }
@@ -70,23 +70,55 @@ Result<Settings> model_settings(const ModelFlags& flags) {
   return out;
 }
 
-Result<Settings> serve_settings(const ServeFlags& flags) {
-  ModelFlags model = flags.model;
-  if (!flags.config.empty() && !model.model.empty())
-    return invalid_request("give a model or --config, not both: a config.yaml names its models");
-  if (!flags.config.empty()) {
-    if (!is_yaml(flags.config)) return invalid_request("--config wants a .yaml file, not '" + flags.config + "'");
-    model.model = flags.config;
+namespace {
+
+// What is given on the command line: a YAML alone, models, or nothing, which is what the cache has.
+Result<Settings> named_models(const ServeFlags& flags) {
+  if (!flags.config.empty() && !flags.models.empty())
+    return invalid_request("give models or --config, not both: a config.yaml names its models");
+  if (!flags.config.empty() && !is_yaml(flags.config))
+    return invalid_request("--config wants a .yaml file, not '" + flags.config + "'");
+  ModelFlags one = flags.model;
+  one.model = !flags.config.empty() ? flags.config : flags.models.size() == 1 ? flags.models.front() : "";
+  if (!one.model.empty()) return model_settings(one);
+  std::vector<std::string> models = flags.models;
+  if (models.empty()) {
+    MSTAR_TRY_ASSIGN(models, default_models());
   }
-  MSTAR_TRY_ASSIGN(Settings out, model_settings(model));
+  Settings out;
+  for (const std::string& each : models) {
+    if (is_yaml(each)) return invalid_request("'" + each + "' can't stand beside other models: it names its own");
+    out.runtime.models.push_back({.model = find_model(each)});
+  }
+  MSTAR_TRY(overlay(flags.model, out.runtime));
+  return out;
+}
+
+// NAME for a single model, NAME=MODEL for one of several; MODEL is what it is served as.
+Status add_alias(const std::string& text, std::vector<ModelConfig>& models) {
+  const std::size_t at = text.find('=');
+  const std::string alias = text.substr(0, at);
+  if (alias.empty()) return invalid_request("--alias wants NAME or NAME=MODEL, not '" + text + "'");
+  if (at == std::string::npos && models.size() != 1)
+    return invalid_request("--alias " + text + " could be any of " + std::to_string(models.size()) + " models: say " +
+                           text + "=MODEL");
+  for (ModelConfig& each : models) {
+    const std::string name = each.name.empty() ? default_name(each.model) : each.name;
+    if (at != std::string::npos && name != text.substr(at + 1)) continue;
+    each.aliases.push_back(alias);
+    return ok_status();
+  }
+  return invalid_request("--alias " + text + " names no model that is served here");
+}
+
+}  // namespace
+
+Result<Settings> serve_settings(const ServeFlags& flags) {
+  MSTAR_TRY_ASSIGN(Settings out, named_models(flags));
   if (flags.port && (*flags.port < 0 || *flags.port > 65535)) return invalid_request("--port must be from 0 to 65535");
   if (flags.port) out.server.port = static_cast<std::uint16_t>(*flags.port);
   if (!flags.host.empty()) out.server.host = flags.host;
-  std::vector<ModelConfig>& models = out.runtime.models;
-  if (!flags.aliases.empty() && models.size() != 1)
-    return invalid_request("--alias needs a single model; here it would be one of " + std::to_string(models.size()) +
-                           ": write 'aliases' into the config");
-  for (const std::string& alias : flags.aliases) models.front().aliases.push_back(alias);
+  for (const std::string& alias : flags.aliases) MSTAR_TRY(add_alias(alias, out.runtime.models));
   return out;
 }
 

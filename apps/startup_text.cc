@@ -20,16 +20,33 @@ std::string names_of(const ServedModel& model) {
   return out;
 }
 
+// `rest`: the body's fields after "model", with the closing brace.
+std::string json_call(const std::string& url, const std::string& model, const std::string& rest) {
+  return "  curl " + url + " -H 'Content-Type: application/json' -d '{\"model\": \"" + model + "\", " + rest + "'\n";
+}
+
+// One or two commands for what each model does best.
 std::string commands(const Startup& s) {
+  std::string out;
   for (const ServedModel& model : s.models) {
-    if (!serves(model, decl::Route::audio_transcriptions)) continue;
-    const std::string call =
-        "  curl " + s.url + "/v1/audio/transcriptions -F model=" + model.name + " -F file=@" + s.sample;
-    return call + "\n" + call + " -F response_format=srt\n  curl " + s.url + "/v1/models\n";
+    if (serves(model, decl::Route::audio_transcriptions)) {
+      const std::string call =
+          "  curl " + s.url + "/v1/audio/transcriptions -F model=" + model.name + " -F file=@" + s.sample;
+      out += call + "\n" + call + " -F response_format=srt\n";
+    } else if (serves(model, decl::Route::chat_completions)) {
+      out += json_call(s.url + "/v1/chat/completions", model.name,
+                       R"("messages": [{"role": "user", "content": "Name three rivers."}]})");
+    } else if (serves(model, decl::Route::completions)) {
+      out += json_call(s.url + "/v1/completions", model.name, R"("prompt": "Once upon a time"})");
+    } else {
+      const std::string fields = model.example.empty() ? R"({"text": "Hello"})" : model.example;
+      out += json_call(s.url + "/generate", model.name, fields.substr(1));
+    }
   }
-  const std::string name = s.models.empty() ? "" : s.models.front().name;
-  return "  curl " + s.url + "/generate -F model=" + name + " -F text='Hello'\n  curl " + s.url +
-         "/v1/models\n  curl " + s.url + "/metrics\n";
+  out += "  curl " + s.url + "/v1/models\n";
+  if (s.models.size() == 1 && !serves(s.models.front(), decl::Route::audio_transcriptions))
+    out += "  curl " + s.url + "/metrics\n";
+  return out;
 }
 
 }  // namespace

@@ -28,7 +28,10 @@ TEST(StartupText, ShowsCommandsForWhatIsServed) {
               ::testing::AllOf(HasSubstr("serving w, whisper-1\n"), HasSubstr("ready on http://h:1\n"),
                                HasSubstr("curl http://h:1/v1/audio/transcriptions -F model=w -F file=@/a/b.wav\n")));
   s.models.pop_back();
-  EXPECT_THAT(startup_text(s), HasSubstr("curl http://h:1/generate -F model=words"));
+  EXPECT_THAT(
+      startup_text(s),
+      HasSubstr(
+          R"(curl http://h:1/generate -H 'Content-Type: application/json' -d '{"model": "words", "text": "Hello"}')"));
 }
 
 TEST(ReadMedia, TellsTheKindByPrefixOrExtension) {

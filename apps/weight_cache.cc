@@ -1,15 +1,30 @@
 #include "weight_cache.h"
 
 #include <cstdlib>
+#include <span>
 
 namespace mstar::apps {
 namespace {
 
-constexpr const char* kDefaults[] = {"whisper-base", "whisper-tiny.en"};
+constexpr const char* kSpeech[] = {"whisper-base", "whisper-tiny.en"};
+constexpr const char* kChat[] = {"smollm2-135m"};
 
 bool holds_weights(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::is_directory(path, ignored);
+}
+
+std::string first_cached(std::span<const char* const> names) {
+  const std::filesystem::path cache = weight_cache();
+  for (const char* name : names)
+    if (!cache.empty() && holds_weights(cache / name)) return (cache / name).string();
+  return {};
+}
+
+Error none_cached(const std::string& wanted) {
+  const std::filesystem::path cache = weight_cache();
+  return bad_model("no model: name one, or run ./dev weights " + wanted + " to fetch the default one into " +
+                   (cache.empty() ? std::string("~/.cache/mstar/weights") : cache.string()));
 }
 
 }  // namespace
@@ -32,12 +47,18 @@ std::string find_model(const std::string& name) {
   return name;
 }
 
-Result<std::string> default_model() {
-  const std::filesystem::path cache = weight_cache();
-  for (const char* name : kDefaults)
-    if (!cache.empty() && holds_weights(cache / name)) return (cache / name).string();
-  return bad_model("no model: name one with --model, or run ./dev weights to fetch the default one into " +
-                   (cache.empty() ? std::string("~/.cache/mstar/weights") : cache.string()));
+Result<std::string> default_speech_model() {
+  if (std::string found = first_cached(kSpeech); !found.empty()) return found;
+  return none_cached("whisper-base");
+}
+
+Result<std::vector<std::string>> default_models() {
+  std::vector<std::string> out;
+  for (const std::span<const char* const> names :
+       {std::span<const char* const>(kSpeech), std::span<const char* const>(kChat)})
+    if (std::string found = first_cached(names); !found.empty()) out.push_back(std::move(found));
+  if (out.empty()) return none_cached("whisper-base");
+  return out;
 }
 
 }  // namespace mstar::apps

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "mstar/base/result.h"
 
@@ -16,6 +17,8 @@ std::filesystem::path weight_cache();
 std::string find_model(const std::string& name);
 
 // The first of whisper-base and whisper-tiny.en in the cache. bad_model says how to get one.
-Result<std::string> default_model();
+Result<std::string> default_speech_model();
+// That one and smollm2-135m, as far as they are there. bad_model when none is.
+Result<std::vector<std::string>> default_models();
 
 }  // namespace mstar::apps

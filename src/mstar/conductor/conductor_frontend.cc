@@ -129,7 +129,10 @@ std::vector<ServedModel> Conductor::models() const {
   for (const auto& each : options_.models) {
     ServedModel model{.name = each.name, .aliases = each.aliases, .routes = {}, .created_s = created_s_};
     model.inputs = client_input_ports(each.compiled->declaration());
-    for (const auto& surface : each.compiled->declaration().surfaces()) model.routes.push_back(surface.route);
+    for (const auto& surface : each.compiled->declaration().surfaces()) {
+      model.routes.push_back(surface.route);
+      if (surface.route == decl::Route::generate) model.example = surface.example;
+    }
     out.push_back(std::move(model));
   }
   return out;

@@ -44,6 +44,7 @@ struct ServedModel {
   std::vector<decl::Route> routes;
   std::int64_t created_s = 0;            // when serving began, since the epoch
   std::vector<std::string> inputs = {};  // ports that a client may send to while its request runs
+  std::string example = {};              // of a /generate request, as its surface has it
 };
 struct RuntimeState {
   bool ready = false;  // every worker is warm

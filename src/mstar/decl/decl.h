@@ -27,6 +27,8 @@ struct Surface {
   std::function<Result<Chunk>(PortRef, const HostValue&, const RequestParams&)> emit = {};
   // In place of emit, where chunks depend on what came before.
   MakeEmitter emitter = {};
+  // A request to try, for people: /generate's JSON without "model". Empty: one with "text".
+  std::string example = {};
 };
 
 struct Component {

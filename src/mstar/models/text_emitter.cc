@@ -19,7 +19,7 @@ class TextEmitter final : public Emitter {
   TextEmitter(std::shared_ptr<const TextModel> model, const RequestParams& params)
       : model_(std::move(model)),
         wants_logprobs_(params.sampling.num_logprobs >= 0),
-        decoder_(*model_->tokenizer),
+        decoder_(*model_->text.tokenizer),
         stops_(params.sampling.stop_strings) {}
 
   Result<Emitted> push(PortRef port, std::span<const HostValue> values) override {
@@ -69,7 +69,7 @@ class TextEmitter final : public Emitter {
   }
 
   json entry(float id, float logprob) const {
-    const auto bytes = model_->tokenizer->token_bytes(static_cast<std::int32_t>(id));
+    const auto bytes = model_->text.tokenizer->token_bytes(static_cast<std::int32_t>(id));
     json list = json::array();
     for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
     return {{"token", std::string(bytes)}, {"logprob", std::isfinite(logprob) ? logprob : -9999.0f}, {"bytes", list}};

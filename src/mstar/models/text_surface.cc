@@ -96,44 +96,34 @@ Status read_logprobs(const Params& fields, SamplingParams& out) {
   return ok_status();
 }
 
-// Spellings of special tokens inside of what users wrote are cut by this mark, a noncharacter, which the tokenizer
-// drops when it has looked for special tokens.
-constexpr std::string_view kBreakMark = "\xEF\xB7\x90";  // U+FDD0
-
-void break_specials(const Tokenizer& tokenizer, std::string& text) {
-  for (std::size_t at = 0; (at = text.find(kBreakMark, at)) != std::string::npos;) text.replace(at, 3, "\xEF\xBF\xBD");
-  std::vector<std::size_t> cuts;
-  for (const auto& [begin, end] : tokenizer.find_added(text)) cuts.push_back(begin + 1);
-  for (auto it = cuts.rbegin(); it != cuts.rend(); ++it) {
-    std::size_t at = *it;
-    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;
-    text.insert(at, kBreakMark);
+// Every string of a value, keys too: a template may print either.
+nlohmann::ordered_json guarded(const Tokenizer& tokenizer, const nlohmann::ordered_json& value) {
+  if (value.is_string()) return tokenizer.guard(value.get_ref<const std::string&>());
+  if (value.is_array()) {
+    auto out = nlohmann::ordered_json::array();
+    for (const auto& each : value) out.push_back(guarded(tokenizer, each));
+    return out;
   }
-}
-
-void break_specials(const Tokenizer& tokenizer, nlohmann::ordered_json& value) {
-  if (value.is_string()) {
-    std::string text = value.get<std::string>();
-    break_specials(tokenizer, text);
-    value = std::move(text);
-  } else if (value.is_structured()) {
-    for (auto& each : value) break_specials(tokenizer, each);
+  if (value.is_object()) {
+    auto out = nlohmann::ordered_json::object();
+    for (const auto& [key, each] : value.items()) out[tokenizer.guard(key)] = guarded(tokenizer, each);
+    return out;
   }
+  return value;
 }
 
 Result<jinja::Value> user_json(const Tokenizer& tokenizer, const std::string& json) {
+  if (auto read = jinja::Value::parse_json(json); !read) return std::move(read.error());  // limits the depth
   auto parsed = nlohmann::ordered_json::parse(json, nullptr, false);
   if (parsed.is_discarded()) return invalid_request("malformed JSON");
-  break_specials(tokenizer, parsed);
-  return jinja::Value::parse_json(parsed.dump());
+  return jinja::Value::parse_json(guarded(tokenizer, parsed).dump());
 }
 
 Result<std::vector<std::int32_t>> prompt_of(const TextModel& model, const ApiRequest& request) {
   if (request.route == Route::chat_completions) return encode_chat(model, request);
   if (request.fields.has("prompt_ids")) return ids_of(request.fields, "prompt_ids", model.vocab);
-  std::vector<std::int32_t> ids = model.tokenizer->encode(request.text);
-  if (model.bos_id >= 0) ids.insert(ids.begin(), model.bos_id);
-  return ids;
+  MSTAR_TRY_ASSIGN(const bool parse_special, request.fields.get_bool("parse_special", false));
+  return model.text.tokenizer->encode(request.text, {.add_special = true, .parse_special = parse_special});
 }
 
 Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
@@ -196,15 +186,15 @@ Result<SamplingParams> read_sampling(const Params& fields, int vocab) {
 
 Result<std::vector<std::int32_t>> encode_chat(const TextModel& model, const ApiRequest& request) {
   TemplateVariables variables;
-  MSTAR_TRY_ASSIGN(jinja::Value messages, user_json(*model.tokenizer, request.messages_json));
+  MSTAR_TRY_ASSIGN(jinja::Value messages, user_json(*model.text.tokenizer, request.messages_json));
   variables.set("messages", std::move(messages));
   if (!request.tools_json.empty()) {
-    MSTAR_TRY_ASSIGN(jinja::Value tools, user_json(*model.tokenizer, request.tools_json));
+    MSTAR_TRY_ASSIGN(jinja::Value tools, user_json(*model.text.tokenizer, request.tools_json));
     variables.set("tools", std::move(tools));
   }
   variables.set("add_generation_prompt", jinja::Value::boolean(true));
-  variables.set("bos_token", jinja::Value::string(model.bos_token));
-  variables.set("eos_token", jinja::Value::string(model.eos_token));
+  variables.set("bos_token", jinja::Value::string(model.text.bos_token));
+  variables.set("eos_token", jinja::Value::string(model.text.eos_token));
   if (request.fields.has("enable_thinking")) {
     MSTAR_TRY_ASSIGN(const bool thinks, request.fields.get_bool("enable_thinking", true));
     variables.set("enable_thinking", jinja::Value::boolean(thinks));
@@ -212,14 +202,14 @@ Result<std::vector<std::int32_t>> encode_chat(const TextModel& model, const ApiR
   const std::time_t seconds = std::time(nullptr);
   std::tm now{};
   localtime_r(&seconds, &now);
-  auto rendered = model.chat_template->render(variables, now);
+  auto rendered = model.text.chat_template->render(variables, now);
   if (!rendered) return std::move(rendered.error()).with_field("messages");
-  return model.tokenizer->encode(*rendered, {.parse_special = true, .break_mark = kBreakMark});
+  return model.text.tokenizer->encode(*rendered, {.parse_special = true, .guarded = true});
 }
 
 void add_text_surfaces(Decl& d, std::shared_ptr<const TextModel> model) {
   std::vector<Route> routes = {Route::generate, Route::completions};
-  if (model->chat_template) routes.push_back(Route::chat_completions);
+  if (model->text.chat_template) routes.push_back(Route::chat_completions);
   for (const Route route : routes)
     d.surface({.route = route,
                .intake = [model](const ApiRequest& request) { return intake(*model, request); },

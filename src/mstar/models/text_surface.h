@@ -7,31 +7,28 @@
 #include <vector>
 
 #include "mstar/decl/decl.h"
-#include "mstar/text/chat_template.h"
-#include "mstar/text/tokenizer.h"
+#include "mstar/models/checkpoint_text.h"
 
 namespace mstar::models {
 
 // Owners: the surfaces' closures and each request's emitter.
 struct TextModel {
-  std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatTemplate> chat_template;  // null: no chat
-  std::string bos_token, eos_token;                   // as the template sees them
-  std::int32_t bos_id = -1;                           // before a raw prompt; -1: none
-  int context_tokens = 0;                             // prompt and answer together
+  CheckpointText text;     // a null chat_template: no chat
+  int context_tokens = 0;  // prompt and answer together
   int vocab = 0;
   decl::PortRef prompt;  // i32 [n], from the request
   decl::PortRef token;   // i32 [1], to the client
-  decl::PortRef
-      logprobs;  // f32 [1 + n, 2], to the client: (id, log-probability) of the drawn token and of the n likeliest
+  // f32 [1 + n, 2], to the client: (id, log-probability) of the drawn token and of the n likeliest.
+  decl::PortRef logprobs;
 };
 
 // Adds /generate, /v1/completions and, with a template, /v1/chat/completions.
 //
 // Fields read: temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed,
 // max_tokens or max_completion_tokens, min_tokens, ignore_eos, stop, stop_token_ids, logprobs (bool, or a number for
-// completions), top_logprobs, logit_bias_ids with logit_bias_values, prompt_ids (completions). A value out of range is
-// an invalid_request with the field's name; a prompt that leaves no room for one token too, with field "messages" or
+// completions), top_logprobs, logit_bias_ids with logit_bias_values, prompt_ids (completions), parse_special
+// (completions: special tokens that are spelt out in the prompt are read as such; not by default). A value out of range
+// is an invalid_request with the field's name; a prompt that leaves no room for one token too, with field "messages" or
 // "prompt".
 void add_text_surfaces(decl::Decl& d, std::shared_ptr<const TextModel> model);
 

@@ -24,7 +24,7 @@ class Decoder final : public engine::ComponentBody {
     if (build.device.id().backend != Backend::cpu)
       return bad_model("'" + c.architecture + "' models run on the CPU only for now");
     auto out = std::unique_ptr<Decoder>(new Decoder(refs));
-    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool};
+    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.keep_blocks};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     MSTAR_TRY_ASSIGN(out->rotary_, nn::Rotary::create(build.device, c.frequencies, c.interleaved_rope));
     MSTAR_TRY_ASSIGN(out->embedding_, nn::Linear::load(context, "decoder.embedding", c.vocab, c.layer.dim, false));
@@ -132,7 +132,7 @@ class Decoder final : public engine::ComponentBody {
                  .seed = wanted[r].seed,
                  .offset = wanted[r].offset};
       if (wanted[r].needs_more_tokens) {
-        rows[r].suppress = refs_.config->stop_ids;
+        rows[r].suppress = refs_.config->text.stop_ids;
         rows[r].more_suppress = row.params->sampling.stop_ids;
       }
       if (row.params->sampling.num_logprobs < 0) continue;

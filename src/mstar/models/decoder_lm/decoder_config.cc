@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "mstar/models/checkpoint_text.h"
 #include "mstar/models/decoder_lm/decoder_lm.h"
 
 namespace mstar::models {
@@ -19,17 +19,6 @@ constexpr int kMaxLayers = 1024, kMaxWidth = 1 << 20, kMaxContextTokens = 1 << 2
 
 bool is_known(std::string_view architecture) {
   return std::find(std::begin(kArchitectures), std::end(kArchitectures), architecture) != std::end(kArchitectures);
-}
-
-Result<json> read_json(const std::filesystem::path& path, bool required) {
-  std::ifstream file(path);
-  if (!file) {
-    if (required) return bad_model("'" + path.string() + "' is missing");
-    return json::object();
-  }
-  json parsed = json::parse(file, nullptr, false);
-  if (!parsed.is_object()) return bad_model("'" + path.string() + "' is no JSON object");
-  return parsed;
 }
 
 // Numbers of either source under one name each; a missing one gives the fallback, or an error without one.
@@ -116,30 +105,6 @@ Result<Shape> embedding_shape(const weights::Checkpoint& checkpoint, const char*
 }
 
 // ---- Hugging Face
-// ------------------------------------------------------------------------------------------------------
-
-// A token's text: a string, or an object with "content".
-std::string token_text(const json& object, const char* key) {
-  const auto it = object.find(key);
-  if (it == object.end()) return "";
-  if (it->is_string()) return it->get<std::string>();
-  if (it->is_object() && it->contains("content") && (*it)["content"].is_string()) return (*it)["content"];
-  return "";
-}
-
-void add_ids(std::vector<std::int32_t>& to, const json& object, const char* key) {
-  const auto it = object.find(key);
-  if (it == object.end()) return;
-  const auto add = [&](const json& id) {
-    if (id.is_number_integer() && std::find(to.begin(), to.end(), id.get<std::int32_t>()) == to.end())
-      to.push_back(id.get<std::int32_t>());
-  };
-  if (it->is_array()) {
-    for (const json& each : *it) add(each);
-  } else {
-    add(*it);
-  }
-}
 
 Status read_rope(DecoderConfig& out, const json& config) {
   // transformers 5 keeps both under rope_parameters.
@@ -173,30 +138,9 @@ Status read_rope(DecoderConfig& out, const json& config) {
   return ok_status();
 }
 
-Status read_hf_text(DecoderConfig& out, const ModelSource& source, const json& config) {
-  MSTAR_TRY_ASSIGN(const json tokenizer_config, read_json(source.directory / "tokenizer_config.json", false));
-  MSTAR_TRY_ASSIGN(const json generation, read_json(source.directory / "generation_config.json", false));
-  MSTAR_TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::load((source.directory / "tokenizer.json").string()));
-  out.tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
-  add_ids(out.stop_ids, generation, "eos_token_id");
-  add_ids(out.stop_ids, config, "eos_token_id");
-  out.bos_token = token_text(tokenizer_config, "bos_token");
-  out.eos_token = token_text(tokenizer_config, "eos_token");
-  if (const auto id = out.tokenizer->token_to_id(out.eos_token);
-      id && std::find(out.stop_ids.begin(), out.stop_ids.end(), *id) == out.stop_ids.end())
-    out.stop_ids.push_back(*id);
-  std::string chat = token_text(tokenizer_config, "chat_template");
-  if (std::ifstream file(source.directory / "chat_template.jinja"); file)
-    chat.assign(std::istreambuf_iterator<char>(file), {});
-  if (chat.empty()) return ok_status();
-  MSTAR_TRY_ASSIGN(ChatTemplate compiled, ChatTemplate::compile(chat));
-  out.chat_template = std::make_shared<const ChatTemplate>(std::move(compiled));
-  return ok_status();
-}
-
 Result<DecoderConfig> read_hf(const ModelSource& source) {
   DecoderConfig out;
-  MSTAR_TRY_ASSIGN(const json config, read_json(source.directory / "config.json", true));
+  MSTAR_TRY_ASSIGN(const json config, read_json_file(source.directory / "config.json", true));
   const JsonNumbers numbers(config, "config.json");
   out.architecture = config.value("model_type", std::string());
   MSTAR_TRY_ASSIGN(const Shape embedding, embedding_shape(*source.checkpoint, "model.embed_tokens.weight"));
@@ -218,12 +162,11 @@ Result<DecoderConfig> read_hf(const ModelSource& source) {
     return bad_model("config.json: 'hidden_act' must be silu");
   MSTAR_TRY_ASSIGN(out.storage, storage_of(source, *source.checkpoint->find("model.embed_tokens.weight")));
   MSTAR_TRY(read_rope(out, config));
-  MSTAR_TRY(read_hf_text(out, source, config));
+  MSTAR_TRY_ASSIGN(out.text, read_hf_text(source.directory, config));
   return out;
 }
 
 // ---- GGUF
-// ------------------------------------------------------------------------------------------------------------------
 
 // Llama 3's scaling comes as a factor for each pair.
 Status divide_by_factors(std::vector<float>& frequencies, const weights::Checkpoint& checkpoint) {
@@ -268,6 +211,7 @@ Result<DecoderConfig> read_gguf(const ModelSource& source) {
   out.frequencies = nn::inverse_frequencies(rotary, theta);
   MSTAR_TRY(divide_by_factors(out.frequencies, checkpoint));
   MSTAR_TRY_ASSIGN(out.storage, storage_of(source, *checkpoint.find("token_embd.weight")));
+  MSTAR_TRY_ASSIGN(out.text, read_gguf_text(metadata));
   return out;
 }
 
@@ -279,7 +223,7 @@ bool decoder_lm_recognises(const ModelSource& source) {
     return architecture && is_known(*architecture);
   }
   if (!source.checkpoint->find("model.embed_tokens.weight")) return false;
-  const auto config = read_json(source.directory / "config.json", true);
+  const auto config = read_json_file(source.directory / "config.json", true);
   return config && is_known(config->value("model_type", std::string()));
 }
 
@@ -287,6 +231,8 @@ Result<DecoderConfig> DecoderConfig::read(const ModelSource& source) {
   const bool gguf = source.checkpoint->format() == weights::Format::gguf;
   MSTAR_TRY_ASSIGN(DecoderConfig out, gguf ? read_gguf(source) : read_hf(source));
   MSTAR_TRY(check(out));
+  MSTAR_TRY_ASSIGN(const std::string kept, source.options.get_string("weights", "stored"));
+  out.keep_blocks = kept == "stored";
   MSTAR_TRY_ASSIGN(const std::int64_t context,
                    source.options.get_int("context_tokens", std::min(out.context_tokens, 8192)));
   if (context < 16 || context > out.context_tokens)

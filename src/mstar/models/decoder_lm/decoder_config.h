@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "mstar/models/checkpoint_text.h"
 #include "mstar/models/model.h"
 #include "mstar/nn/decoder_layer.h"
-#include "mstar/text/chat_template.h"
-#include "mstar/text/tokenizer.h"
 
 namespace mstar::models {
 
@@ -24,11 +22,8 @@ struct DecoderConfig {
   bool interleaved_rope = false;  // GGUF files of llama store rows of q and k for rotation of neighbours
   std::vector<float> frequencies;
   DType storage = DType::f32;  // of matrices that are not in blocks
-  std::vector<std::int32_t> stop_ids;
-  std::int32_t bos_id = -1;  // put before a raw prompt; -1: none
-  std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatTemplate> chat_template;  // null: the checkpoint has none
-  std::string bos_token, eos_token;                   // as the template sees them
+  bool keep_blocks = true;     // matrices in blocks stay so
+  CheckpointText text;
 
   // bad_model when something is missing, of a wrong type or not supported; the message names it.
   static Result<DecoderConfig> read(const ModelSource& source);

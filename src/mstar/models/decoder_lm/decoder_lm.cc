@@ -65,18 +65,14 @@ Result<Decl> declare_decoder_lm(const ModelSource& source) {
                                                     .max_batch_tokens = 512,
                                                     .chunked_prefill = true});
   const std::vector<PortRef> out = {r.token, r.logprobs};
-  const TokenStop stop{.token = r.token, .ids = c.stop_ids, .prefill_walks = {"prefill"}};
+  const TokenStop stop{.token = r.token, .ids = c.text.stop_ids, .prefill_walks = {"prefill"}};
   w.prefill = d.walk("prefill", Run{backbone, {r.prompt}, out});
   w.decode = d.walk(
       "decode",
       Loop{.name = "decode", .body = {Run{backbone, {r.token}, out}}, .stop = stop, .at_most = c.context_tokens});
   d.partition({.walks = {w.prefill, w.decode},
                .plan = [w, r](const RequestParams&) { return std::make_unique<TextPlan>(w, r.token); }});
-  add_text_surfaces(d, std::make_shared<const TextModel>(TextModel{.tokenizer = c.tokenizer,
-                                                                   .chat_template = c.chat_template,
-                                                                   .bos_token = c.bos_token,
-                                                                   .eos_token = c.eos_token,
-                                                                   .bos_id = c.bos_id,
+  add_text_surfaces(d, std::make_shared<const TextModel>(TextModel{.text = c.text,
                                                                    .context_tokens = c.context_tokens,
                                                                    .vocab = c.vocab,
                                                                    .prompt = r.prompt,

@@ -237,10 +237,10 @@ Result<Decl> declare_toy_world(const ModelSource& source) {
   d.partition({.walks = {r.rollout, r.watch, r.steer},
                .plan = [r](const RequestParams& p) { return std::make_unique<WorldPlan>(r, p); }});
   for (const Route route : {Route::generate, Route::videos_generations})
-    d.surface(
-        {.route = route,
-         .intake = [r](const ApiRequest& request) { return intake(r, request); },
-         .emit = [r](PortRef port, const HostValue& value, const RequestParams&) { return emit(r, port, value); }});
+    d.surface({.route = route,
+               .intake = [r](const ApiRequest& request) { return intake(r, request); },
+               .emit = [r](PortRef port, const HostValue& value, const RequestParams&) { return emit(r, port, value); },
+               .example = R"({"actions": [0.5, 0, 0, 0.5], "streaming": false})"});
   return d;
 }
 
