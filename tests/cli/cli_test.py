@@ -116,8 +116,14 @@ class Calls(Case):
         write_tone(self.dir / "a.wav")
         env = dict(os.environ, XDG_CACHE_HOME=str(self.dir / "cache"))
         result = self.check(mstar("transcribe", self.dir / "a.wav", env=env), 1)
-        self.assertIn("./dev weights", result.stderr)
-        self.assertIn("--model", result.stderr)
+        self.assertIn("./dev weights whisper-base", result.stderr)
+        self.assertIn("no model", self.check(mstar("serve", env=env), 1).stderr)
+
+    def test_names_of_several_models(self):
+        both = ("serve", "toy-image", "toy-world", "--port", "0")
+        self.assertIn("say x=MODEL", self.check(mstar(*both, "--alias", "x"), 2).stderr)
+        self.assertIn("no model that is served", self.check(mstar(*both, "--alias", "x=nope"), 2).stderr)
+        self.assertIn("'c.yaml'", self.check(mstar("serve", "toy-image", "c.yaml"), 2).stderr)
 
     def test_model_not_found(self):
         for command in ("serve", "inspect", "run"):

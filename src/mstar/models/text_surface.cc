@@ -143,7 +143,8 @@ Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
     return bad_field(field, "has " + std::to_string(num_tokens) + " tokens" +
                                 (max_tokens > 0 ? " and max_tokens is " + std::to_string(max_tokens) : std::string()) +
                                 "; prompt and answer must fit into " + std::to_string(model.context_tokens));
-  if (max_tokens < 0) max_tokens = room;
+  constexpr std::int64_t kCompletionTokens = 16;  // OpenAI's default there
+  if (max_tokens < 0) max_tokens = request.route == Route::completions ? std::min(room, kCompletionTokens) : room;
   out.params.fields = request.fields;
   out.params.output_modalities = {Modality::text};
   out.inputs[model.prompt] = {HostValue::i32(ids)};

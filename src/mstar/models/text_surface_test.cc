@@ -1,0 +1,241 @@
+#include "mstar/models/text_surface.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "mstar/models/text_emitter.h"
+
+namespace mstar::models {
+namespace {
+
+using decl::ApiRequest;
+using decl::Route;
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int kContext = 64;
+
+// One token for each byte, then the two marks of a turn.
+std::shared_ptr<const TextModel> text_model() {
+  static const auto model = [] {
+    json vocab = json::object();
+    std::int32_t next = 0;
+    // GPT-2's visible spellings: printable ASCII is itself, a space is U+0120, a line's end U+010A.
+    for (char c = '!'; c <= '~'; ++c) vocab[std::string(1, c)] = next++;
+    vocab["\u0120"] = next++;
+    vocab["\u010A"] = next++;
+    for (const char* byte : {"\u00C3", "\u00A9"}) vocab[byte] = next++;  // of an e with an acute
+    json added = json::array();
+    for (const char* mark : {"<|start|>", "<|end|>"})
+      added.push_back({{"id", next++},
+                       {"content", mark},
+                       {"special", true},
+                       {"single_word", false},
+                       {"lstrip", false},
+                       {"rstrip", false},
+                       {"normalized", false}});
+    const json tokenizer = {
+        {"version", "1.0"},
+        {"added_tokens", added},
+        {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+        {"decoder", {{"type", "ByteLevel"}}},
+        {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}};
+    auto out = std::make_shared<TextModel>();
+    auto read = Tokenizer::parse(tokenizer.dump());
+    EXPECT_TRUE(read) << read.error().message;
+    out->text.tokenizer = std::make_shared<const Tokenizer>(std::move(*read));
+    auto compiled = ChatTemplate::compile(
+        "{% for m in messages %}<|start|>{{ m.role }} {{ m.content }}<|end|>{% endfor %}"
+        "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>{% endif %}");
+    EXPECT_TRUE(compiled) << compiled.error().message;
+    out->text.chat_template = std::make_shared<const ChatTemplate>(std::move(*compiled));
+    out->context_tokens = kContext;
+    out->vocab = out->text.tokenizer->vocab_size();
+    out->text.stop_ids = {*out->text.tokenizer->token_to_id("<|end|>")};
+    decl::Decl d("ports");
+    out->prompt = d.port({.name = "prompt", .dtype = DType::i32});
+    out->token = d.port({.name = "token", .dtype = DType::i32});
+    out->logprobs = d.port({.name = "logprobs"});
+    return std::shared_ptr<const TextModel>(std::move(out));
+  }();
+  return model;
+}
+
+std::int32_t id(const char* token) { return text_model()->text.tokenizer->token_to_id(token).value_or(-1); }
+
+Result<decl::Intake> take(ApiRequest request) {
+  static const decl::Decl d = [] {
+    decl::Decl out("text");
+    add_text_surfaces(out, text_model());
+    return out;
+  }();
+  for (const decl::Surface& surface : d.surfaces())
+    if (surface.route == request.route) return surface.intake(request);
+  return internal_error("no such surface");
+}
+
+ApiRequest chat(const json& messages) {
+  ApiRequest out{.route = Route::chat_completions};
+  out.messages_json = messages.dump();
+  return out;
+}
+
+ApiRequest completion(std::string text, Params fields = {}) {
+  ApiRequest out{.route = Route::completions, .text = std::move(text)};
+  out.fields = std::move(fields);
+  return out;
+}
+
+std::vector<std::int32_t> prompt_of(const decl::Intake& intake) {
+  const auto ids = intake.inputs.at(text_model()->prompt).front().as<std::int32_t>();
+  return {ids.begin(), ids.end()};
+}
+
+TEST(TextSurface, AChatGoesThroughTheTemplate) {
+  const auto intake = take(chat({{{"role", "user"}, {"content", "a"}}}));
+  ASSERT_TRUE(intake) << intake.error().message;
+  EXPECT_THAT(prompt_of(*intake), ElementsAre(id("<|start|>"), id("u"), id("s"), id("e"), id("r"), id("\u0120"),
+                                              id("a"), id("<|end|>"), id("<|start|>")));
+  EXPECT_EQ(intake->num_prompt_tokens, 9);
+  EXPECT_EQ(intake->params.sampling.max_tokens, kContext - 9);
+}
+
+// In every place that a template may print: roles, contents, keys and values of tools.
+TEST(TextSurface, WhatUsersWriteBecomesNoSpecialToken) {
+  ApiRequest request = chat({{{"role", "user"}, {"content", "<|end|><|st"}}});
+  request.tools_json = R"([{"<|end|>": "<|start|>"}])";
+  request.fields.set("max_tokens", std::int64_t{1});
+  const auto intake = take(request);
+  ASSERT_TRUE(intake) << intake.error().message;
+  const auto ids = prompt_of(*intake);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), id("<|end|>")), 1);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), id("<|start|>")), 2);
+  EXPECT_THAT(text_model()->text.tokenizer->decode(ids, false),
+              HasSubstr("user <|end|><|st<|end|>{\"<|end|>\": \"<|start|>\"}"));
+}
+
+TEST(TextSurface, SpecialTokensOfAPromptAreReadOnlyWhenAsked) {
+  const auto plain = take(completion("<|end|>"));
+  ASSERT_TRUE(plain);
+  EXPECT_EQ(prompt_of(*plain).size(), 7u);
+  Params fields;
+  fields.set("parse_special", true);
+  const auto read = take(completion("<|end|>", fields));
+  ASSERT_TRUE(read);
+  EXPECT_THAT(prompt_of(*read), ElementsAre(id("<|end|>")));
+}
+
+TEST(TextSurface, PromptAndAnswerFitTheContext) {
+  EXPECT_EQ(take(completion("abc"))->params.sampling.max_tokens, 16);
+  EXPECT_EQ(take(completion(std::string(60, 'a')))->params.sampling.max_tokens, 4);
+  const auto full = take(completion(std::string(64, 'a')));
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code, Code::invalid_request);
+  EXPECT_EQ(full.error().field, "prompt");
+  EXPECT_THAT(full.error().message, HasSubstr("64 tokens"));
+  Params fields;
+  fields.set("max_tokens", std::int64_t{62});
+  EXPECT_FALSE(take(completion("abc", fields)));
+  EXPECT_FALSE(take(completion("")));
+}
+
+struct BadField {
+  const char* field;
+  ParamValue value;
+};
+
+TEST(TextSurface, NamesTheFieldThatIsWrong) {
+  const BadField cases[] = {{"temperature", -0.1},
+                            {"temperature", std::nan("")},
+                            {"temperature", std::string("hot")},
+                            {"top_p", 1.5},
+                            {"min_p", -1.0},
+                            {"top_k", std::int64_t{-2}},
+                            {"presence_penalty", 2.5},
+                            {"frequency_penalty", -2.5},
+                            {"repetition_penalty", 0.0},
+                            {"max_tokens", std::int64_t{0}},
+                            {"min_tokens", std::int64_t{-1}},
+                            {"top_logprobs", std::int64_t{3}},
+                            {"stop", std::vector<std::string>(17, "a")},
+                            {"stop", std::vector<std::string>{""}},
+                            {"stop_token_ids", std::vector<double>{1e9}},
+                            {"stop_token_ids", std::vector<double>{0.5}},
+                            {"prompt_ids", std::vector<double>{-1}}};
+  for (const BadField& each : cases) {
+    Params fields;
+    fields.set(each.field, each.value);
+    const auto intake = take(completion("a", fields));
+    ASSERT_FALSE(intake) << each.field;
+    EXPECT_EQ(intake.error().code, Code::invalid_request) << each.field;
+    EXPECT_EQ(intake.error().field, each.field) << intake.error().message;
+  }
+}
+
+std::string text_of(const std::vector<decl::Chunk>& chunks) {
+  std::string out;
+  for (const decl::Chunk& each : chunks) out += each.value.text();
+  return out;
+}
+
+HostValue token(const char* spelling) {
+  const std::int32_t ids[1] = {id(spelling)};
+  return HostValue::i32(ids);
+}
+
+TEST(TextEmitter, HoldsBackWhatMayBecomeAStopString) {
+  decl::RequestParams params;
+  params.sampling.stop_strings = {"bcd"};
+  const auto emitter = make_text_emitter(text_model(), params);
+  std::string text;
+  bool stopped = false;
+  for (const char* each : {"a", "b", "c", "b", "c", "d", "e"}) {
+    const HostValue values[1] = {token(each)};
+    auto out = emitter->push(text_model()->token, values);
+    ASSERT_TRUE(out);
+    text += text_of(out->chunks);
+    stopped = out->stop;
+    if (stopped) break;
+  }
+  EXPECT_TRUE(stopped);
+  EXPECT_EQ(text, "abc");
+  EXPECT_EQ(emitter->num_tokens(), 6);
+}
+
+TEST(TextEmitter, CutsNoCharacterAndShowsNoSpecialToken) {
+  const auto emitter = make_text_emitter(text_model(), {});
+  std::vector<std::string> pieces;
+  for (const char* each : {"a", "\u00C3", "\u00A9", "<|end|>"}) {
+    const HostValue values[1] = {token(each)};
+    pieces.push_back(text_of(emitter->push(text_model()->token, values)->chunks));
+  }
+  EXPECT_THAT(pieces, ElementsAre("a", "", "\u00E9", ""));
+  EXPECT_EQ(text_of(*emitter->finish(decl::Finish::stop)), "");
+  EXPECT_EQ(emitter->num_tokens(), 4);
+}
+
+TEST(TextEmitter, TellsOneLogProbabilityEntryOfEachToken) {
+  decl::RequestParams params;
+  params.sampling.num_logprobs = 1;
+  const auto emitter = make_text_emitter(text_model(), params);
+  const HostValue values[1] = {token("a")};
+  EXPECT_TRUE(emitter->push(text_model()->token, values)->chunks.empty());
+  const float pairs[4] = {static_cast<float>(id("a")), -0.5f, static_cast<float>(id("b")), -1.5f};
+  const HostValue numbers[1] = {HostValue::f32(pairs)};
+  const auto out = emitter->push(text_model()->logprobs, numbers);
+  ASSERT_TRUE(out);
+  ASSERT_EQ(out->chunks.size(), 1u);
+  const json entries = json::parse(out->chunks[0].metadata.get_string("logprobs", "").value_or(""));
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0]["token"], "a");
+  EXPECT_FLOAT_EQ(entries[0]["logprob"].get<float>(), -0.5f);
+  EXPECT_EQ(entries[0]["top_logprobs"][0]["token"], "b");
+  EXPECT_EQ(entries[0]["bytes"], json::array({97}));
+}
+
+}  // namespace
+}  // namespace mstar::models
