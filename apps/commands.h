@@ -1,6 +1,7 @@
 // The subcommands of mstar. Each returns the process's exit status: 0 well, 1 the work failed, 2 the call was wrong.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,5 +69,29 @@ struct InspectFlags {
 };
 void add_inspect_flags(CLI::App& command, InspectFlags& flags);
 int run_inspect(const InspectFlags& flags);
+
+struct BenchFlags {
+  std::string url = "http://127.0.0.1:8000";
+  std::string model;
+  std::string api_key;
+  std::string route = "completions";
+  std::optional<int> concurrency;
+  std::optional<double> rate;
+  bool offline = false;
+  int num_requests = 64;
+  int num_warmup = 0;
+  std::string input = "128";
+  std::string output = "128";
+  std::string vocab = "1000-9999";
+  bool ignore_eos = false;
+  double temperature = 0;
+  std::uint64_t seed = 0;
+  double timeout_s = 600;
+  int client_threads = 1;
+  std::optional<int> server_pid;
+  std::string json;
+};
+void add_bench_flags(CLI::App& command, BenchFlags& flags);
+int run_bench(const BenchFlags& flags);
 
 }  // namespace mstar::apps

@@ -26,6 +26,9 @@ int main(int argc, char** argv) {
   mstar::apps::InspectFlags inspect;
   CLI::App* inspect_command = app.add_subcommand("inspect", "Print a model's graph, memory and weight map.");
   mstar::apps::add_inspect_flags(*inspect_command, inspect);
+  mstar::apps::BenchFlags bench;
+  CLI::App* bench_command = app.add_subcommand("bench", "Load a server of OpenAI's completions, and measure it.");
+  mstar::apps::add_bench_flags(*bench_command, bench);
   int worker_fd = -1;
   CLI::App* worker_command = app.add_subcommand("worker", "The process of one worker; started by serve.")->group("");
   worker_command->add_option("--fd", worker_fd, "its socket")->required();
@@ -45,5 +48,6 @@ int main(int argc, char** argv) {
   if (serve_command->parsed()) return mstar::apps::run_serve(serve);
   if (transcribe_command->parsed()) return mstar::apps::run_transcribe(transcribe);
   if (run_command->parsed()) return mstar::apps::run_run(run);
+  if (bench_command->parsed()) return mstar::apps::run_bench(bench);
   return mstar::apps::run_inspect(inspect);
 }
