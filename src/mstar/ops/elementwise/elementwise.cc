@@ -24,6 +24,7 @@ constexpr Kernel<SiluMulArgs> kSiluMul[] = {
     {"cuda", Backend::cuda, nullptr, silu_mul_cuda},
 #endif
 };
+constexpr Kernel<SigmoidMulArgs> kSigmoidMul[] = {{"cpu", Backend::cpu, nullptr, sigmoid_mul_cpu}};
 constexpr Kernel<SoftmaxArgs> kSoftmax[] = {
     {"cpu", Backend::cpu, nullptr, softmax_cpu},
 #ifdef MSTAR_CUDA
@@ -55,6 +56,15 @@ Status silu_mul(OpContext& context, const SiluMulArgs& args) {
   MSTAR_OP_EXPECT("silu_mul", is_rows_of(args.gate, DType::f32, m, n));
   MSTAR_OP_EXPECT("silu_mul", is_rows_of(args.up, DType::f32, m, n));
   return run_first_fit(context, args, kSiluMul, "silu_mul");
+}
+
+Status sigmoid_mul(OpContext& context, const SigmoidMulArgs& args) {
+  MSTAR_OP_EXPECT("sigmoid_mul", args.out.shape.rank() == 2);
+  const std::int64_t m = args.out.dim(0), n = args.out.dim(1);
+  MSTAR_OP_EXPECT("sigmoid_mul", is_rows_of(args.out, DType::f32, m, n));
+  MSTAR_OP_EXPECT("sigmoid_mul", is_rows_of(args.gate, DType::f32, m, n));
+  MSTAR_OP_EXPECT("sigmoid_mul", is_rows_of(args.x, DType::f32, m, n));
+  return run_first_fit(context, args, kSigmoidMul, "sigmoid_mul");
 }
 
 Status softmax(OpContext& context, const SoftmaxArgs& args) {

@@ -28,6 +28,14 @@ struct SiluMulArgs {
 // out = silu(gate) * up.
 Status silu_mul(OpContext& context, const SiluMulArgs& args);
 
+struct SigmoidMulArgs {
+  TensorView gate;  // [M, N] f32; rows may lie apart
+  TensorView x;     // [M, N] f32
+  TensorView out;   // [M, N] f32; may be gate or x
+};
+// out = sigmoid(gate) * x. On the CPU only.
+Status sigmoid_mul(OpContext& context, const SigmoidMulArgs& args);
+
 struct SoftmaxArgs {
   TensorView x;    // [M, N] f32; rows may lie apart
   TensorView out;  // [M, N] f32; may be x

@@ -28,6 +28,12 @@ void silu_mul_row(const float* gate, const float* up, std::int64_t count, float*
   });
 }
 
+void sigmoid_mul_row(const float* gate, const float* x, std::int64_t count, float* out) {
+  for_lanes(count, [&](std::int64_t i, int lanes) HWY_ATTR {
+    store_up_to(times_sigmoid(load_up_to(x + i, lanes), load_up_to(gate + i, lanes)), out + i, lanes);
+  });
+}
+
 void softmax_row(const float* x, std::int64_t count, float* out) {
   const V lowest = hn::Set(kF, -std::numeric_limits<float>::infinity());
   V top = lowest;
@@ -56,6 +62,7 @@ namespace mstar {
 HWY_EXPORT(add_row);
 HWY_EXPORT(activate_row);
 HWY_EXPORT(silu_mul_row);
+HWY_EXPORT(sigmoid_mul_row);
 HWY_EXPORT(softmax_row);
 
 namespace {
@@ -90,6 +97,13 @@ Status activate_cpu(OpContext& context, const ActivateArgs& args) {
 Status silu_mul_cpu(OpContext& context, const SiluMulArgs& args) {
   for_rows(context, args.out, [&](std::int64_t row, float* out) {
     HWY_DYNAMIC_DISPATCH(silu_mul_row)(row_of(args.gate, row), row_of(args.up, row), args.out.dim(1), out);
+  });
+  return {};
+}
+
+Status sigmoid_mul_cpu(OpContext& context, const SigmoidMulArgs& args) {
+  for_rows(context, args.out, [&](std::int64_t row, float* out) {
+    HWY_DYNAMIC_DISPATCH(sigmoid_mul_row)(row_of(args.gate, row), row_of(args.x, row), args.out.dim(1), out);
   });
   return {};
 }

@@ -7,6 +7,7 @@ namespace mstar {
 Status add_cpu(OpContext& context, const AddArgs& args);
 Status activate_cpu(OpContext& context, const ActivateArgs& args);
 Status silu_mul_cpu(OpContext& context, const SiluMulArgs& args);
+Status sigmoid_mul_cpu(OpContext& context, const SigmoidMulArgs& args);
 Status softmax_cpu(OpContext& context, const SoftmaxArgs& args);
 // Defined where the build has CUDA.
 Status add_cuda(OpContext& context, const AddArgs& args);

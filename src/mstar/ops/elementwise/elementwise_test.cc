@@ -84,6 +84,24 @@ TEST(Elementwise, SiluMulReadsHalvesOfOneProjection) {
   });
 }
 
+TEST(Elementwise, SigmoidMulGates) {
+  on_every_target([&] {
+    Host host(2);
+    auto both = random_floats(3 * 38, 1, 3.0f);
+    TensorView gate(both.data(), DType::f32, {3, 19}), x(both.data() + 19, DType::f32, {3, 19});
+    gate.strides[0] = x.strides[0] = 38;
+    Guarded out(3, 19);
+    ASSERT_TRUE(sigmoid_mul(host.context(), {gate, x, out.view()}));
+    EXPECT_TRUE(out.guards_intact());
+    for (int r = 0; r < 3; ++r)
+      for (int i = 0; i < 19; ++i)
+        EXPECT_NEAR(out.at(r, i),
+                    both[static_cast<std::size_t>(r * 38 + 19 + i)] /
+                        (1 + std::exp(-static_cast<double>(both[static_cast<std::size_t>(r * 38 + i)]))),
+                    1e-6);
+  });
+}
+
 TEST(Elementwise, SoftmaxSumsToOne) {
   on_every_target([&] {
     Host host(2);

@@ -1,0 +1,8 @@
+// The kernels of causal_conv1d, for its table.
+#pragma once
+
+#include "mstar/ops/causal_conv1d/causal_conv1d.h"
+
+namespace mstar {
+Status causal_conv1d_cpu(OpContext& context, const CausalConv1dArgs& args);
+}

@@ -1,0 +1,52 @@
+// The gated delta rule: linear attention whose state is one matrix a head, corrected by each token and decayed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "mstar/ops/op_context.h"
+#include "mstar/tensor/kv_view.h"
+
+namespace mstar {
+
+struct DeltaGatesArgs {
+  TensorView a;        // [tokens, heads] f32; tokens may lie apart
+  TensorView b;        // [tokens, heads] f32; tokens may lie apart
+  TensorView rate;     // [heads] f32
+  TensorView dt_bias;  // [heads] f32
+  TensorView decay;    // [tokens, heads] f32 contiguous
+  TensorView beta;     // [tokens, heads] f32 contiguous
+};
+// decay = exp(-rate * softplus(a + dt_bias)), beta = sigmoid(b), in doubles. Errors: internal (shapes). No workspace.
+Status delta_gates(OpContext& context, const DeltaGatesArgs& args);
+
+struct DeltaRuleArgs {
+  TensorView q;                             // [tokens, key_heads, key_dim] f32; tokens may lie apart
+  TensorView k;                             // same
+  TensorView v;                             // [tokens, heads, value_dim] f32; tokens may lie apart
+  TensorView decay;                         // [tokens, heads] f32 contiguous
+  TensorView beta;                          // [tokens, heads] f32 contiguous
+  RaggedView rows;                          // tokens that belong to no row are left alone
+  const std::int32_t* positions = nullptr;  // [tokens] in their sequences
+  float scale = 1.0f;                       // of the normalised query
+  float norm_epsilon = 1e-6f;
+  // Which key head a head h reads: h % key_heads, or else h / (heads / key_heads).
+  bool interleaved_heads = false;
+  TensorView state;                     // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
+  const std::int32_t* slots = nullptr;  // [rows], no two rows with tokens share one
+  TensorView out;                       // [tokens, heads, value_dim] f32; tokens may lie apart
+};
+
+// For each token of a row and each head, with q = scale * q / sqrt(|q|^2 + norm_epsilon) and k likewise without scale:
+//   S = decay * S;  S = S + k (beta * (v - k^T S))^T;  out = q^T S
+// where S [key_dim, value_dim] is the state, updated in place. A row whose first token is at position 0 starts from
+// zeros, whatever the slot holds. bf16 states are rounded after every token, also within a step.
+//
+// Token after token in one order of sums (even and odd keys apart): a token's bits depend neither on the other rows, on
+// threads, nor on how its sequence is cut into steps. heads is a multiple of key_heads, value_dim one of 16.
+// Errors: internal (shapes). Cost: 8 key_dim value_dim flop a token and head.
+Status delta_rule(OpContext& context, const DeltaRuleArgs& args);
+// Arena bytes that a call takes and gives back.
+std::size_t delta_rule_workspace_bytes(std::int64_t key_dim, int num_threads);
+
+}  // namespace mstar
