@@ -1,0 +1,61 @@
+// Gated delta net: linear attention with a recurrent state, behind a short causal convolution.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "mstar/nn/linear.h"
+#include "mstar/nn/rms_norm.h"
+#include "mstar/tensor/kv_view.h"
+
+namespace mstar::nn {
+
+// One layer's state for the rows of a step; see ops/causal_conv1d and ops/delta_rule.
+struct DeltaNetState {
+  TensorView conv;                      // [num_slots, taps - 1, conv_width] f32; slots may lie apart
+  TensorView rule;                      // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
+  const std::int32_t* slots = nullptr;  // [rows]
+};
+
+// x += out(silu(z) * norm(rule(silu(conv(q, k, v)), b, a))) with q, k, v, z, b and a from `normed`.
+// Source: transformers Qwen3_5GatedDeltaNet (Qwen3NextGatedDeltaNet).
+class DeltaNet {
+ public:
+  struct Dims {
+    int dim = 0;
+    int key_heads = 0;
+    int heads = 0;  // of values; a multiple of key_heads
+    int key_dim = 0;
+    int value_dim = 0;  // a multiple of 16
+    int taps = 4;
+    float norm_epsilon = 1e-6f;
+    bool interleaved_heads = false;  // head h reads key head h % key_heads (GGUF files), not h / (heads / key_heads)
+    int keys_width() const { return key_heads * key_dim; }
+    int values_width() const { return heads * value_dim; }
+    int conv_width() const { return 2 * keys_width() + values_width(); }
+    int in_width() const { return conv_width() + values_width() + 2 * heads; }
+  };
+  // Homes: NAME.in [in_width, dim], rows of q, k, v, z, b, a; NAME.conv.weight [conv_width, 1, taps] or [conv_width,
+  // taps]; NAME.log_rate [heads], or NAME.minus_rate; NAME.dt_bias [heads]; NAME.norm [value_dim]; NAME.out [dim,
+  // values_width].
+  static Result<DeltaNet> load(const LoadContext& context, const std::string& name, const Dims& dims);
+  // normed, x [tokens, dim] f32; positions [tokens] i32: a row whose first token is at 0 starts from zeros.
+  // Thread: the step's owner.
+  Status run(OpContext& ops, TensorView normed, TensorView x, TensorView positions, RaggedView rows,
+             const DeltaNetState& state) const;
+  // Arena bytes that run() takes and gives back.
+  std::size_t workspace_bytes(int tokens, int num_threads) const;
+  std::size_t bytes() const;
+
+ private:
+  Status load_conv(const LoadContext& context, const std::string& home);
+  Status load_rate(const LoadContext& context, const std::string& name);
+
+  Dims dims_;
+  Linear in_, out_;
+  Tensor conv_;            // [taps, conv_width]
+  Tensor rate_, dt_bias_;  // [heads]
+  RmsNorm norm_;
+};
+
+}  // namespace mstar::nn

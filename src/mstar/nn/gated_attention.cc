@@ -1,0 +1,94 @@
+#include "mstar/nn/gated_attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "mstar/nn/decoder_layer.h"
+#include "mstar/ops/attention/attention.h"
+#include "mstar/ops/elementwise/elementwise.h"
+#include "mstar/ops/kv_append/kv_append.h"
+
+namespace mstar::nn {
+namespace {
+
+std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float) + 256; }
+
+// [tokens, heads, head_dim] as rows a fixed way apart: index i of one axis leaves the other's.
+TensorView rows_at(TensorView view, int axis, std::int64_t i) {
+  TensorView rows = view;
+  rows.pointer = view.data<float>() + i * view.stride(axis);
+  rows.shape = {view.dim(1 - axis), view.dim(2)};
+  rows.strides = {view.stride(1 - axis), 1};
+  return rows;
+}
+
+// body(i) for each index of the shorter of tokens and heads, so that rows_at(view, axis, i) has as many rows as can be.
+template <class Body>
+Status along_longer_axis(TensorView view, Body body) {
+  const int axis = view.dim(0) >= view.dim(1) ? 1 : 0;
+  for (std::int64_t i = 0; i < view.dim(axis); ++i) MSTAR_TRY(body(axis, i));
+  return ok_status();
+}
+
+Status norm_heads(OpContext& ops, const RmsNorm& norm, TensorView x, TensorView out) {
+  return along_longer_axis(
+      x, [&](int axis, std::int64_t i) { return norm.run(ops, rows_at(x, axis, i), rows_at(out, axis, i)); });
+}
+
+// The heads of columns [begin, ...) of a projection, `apart` columns from each other.
+TensorView heads_apart(TensorView projection, std::int64_t begin, int heads, int head_dim, std::int64_t apart) {
+  TensorView view = head_columns(projection, begin, heads, head_dim);
+  view.strides[1] = apart;
+  return view;
+}
+
+}  // namespace
+
+Result<GatedAttention> GatedAttention::load(const LoadContext& context, const std::string& name, const Dims& dims) {
+  GatedAttention out;
+  out.dims_ = dims;
+  MSTAR_TRY_ASSIGN(out.qkv_, Linear::load(context, name + ".qkv", dims.in_width(), dims.dim, false));
+  MSTAR_TRY_ASSIGN(out.out_, Linear::load(context, name + ".out", dims.dim, dims.q_width(), false));
+  MSTAR_TRY_ASSIGN(out.q_norm_,
+                   RmsNorm::load(context, name + ".q_norm", dims.head_dim, dims.norm_epsilon, dims.norm_offset));
+  MSTAR_TRY_ASSIGN(out.k_norm_,
+                   RmsNorm::load(context, name + ".k_norm", dims.head_dim, dims.norm_epsilon, dims.norm_offset));
+  return out;
+}
+
+Status GatedAttention::run(OpContext& ops, TensorView normed, TensorView x, TensorView positions, const Rotary& rotary,
+                           RaggedView rows, PagedKvView kv) const {
+  const auto mark = ops.arena.mark();
+  const std::int64_t tokens = x.dim(0), head_dim = dims_.head_dim;
+  const TensorView in = ops.temporary(DType::f32, {tokens, dims_.in_width()});
+  const TensorView q = ops.temporary(DType::f32, {tokens, dims_.heads, head_dim});
+  const TensorView mixed = ops.temporary(DType::f32, {tokens, dims_.heads, head_dim});
+  MSTAR_TRY(qkv_.run(ops, normed, in));
+  const TensorView stored_q = heads_apart(in, 0, dims_.heads, dims_.head_dim, 2 * head_dim);
+  const TensorView gate = heads_apart(in, head_dim, dims_.heads, dims_.head_dim, 2 * head_dim);
+  const TensorView k = head_columns(in, 2 * dims_.q_width(), dims_.kv_heads, dims_.head_dim);
+  const TensorView v = head_columns(in, 2 * dims_.q_width() + dims_.kv_width(), dims_.kv_heads, dims_.head_dim);
+  MSTAR_TRY(norm_heads(ops, q_norm_, stored_q, q));
+  MSTAR_TRY(norm_heads(ops, k_norm_, k, k));
+  MSTAR_TRY(rotary.run(ops, q, positions));
+  MSTAR_TRY(rotary.run(ops, k, positions));
+  MSTAR_TRY(kv_append(ops, {.keys = k, .values = v, .rows = rows, .kv = kv}));
+  MSTAR_TRY(attention_paged(
+      ops, {.q = q, .rows = rows, .kv = kv, .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)), .out = mixed}));
+  MSTAR_TRY(along_longer_axis(mixed, [&](int axis, std::int64_t i) {
+    const TensorView own = rows_at(mixed, axis, i);
+    return sigmoid_mul(ops, {.gate = rows_at(gate, axis, i), .x = own, .out = own});
+  }));
+  MSTAR_TRY(out_.run(ops, mixed.reshaped({tokens, dims_.q_width()}), x, Activation::none, x));
+  ops.arena.rewind(mark);
+  return ok_status();
+}
+
+std::size_t GatedAttention::workspace_bytes(int tokens, int num_threads, const Rotary& rotary) const {
+  const std::int64_t t = tokens;
+  return floats(t * dims_.in_width()) + 2 * floats(t * dims_.q_width()) +
+         std::max({attention_paged_workspace_bytes(dims_.head_dim, num_threads), rotary.workspace_bytes(num_threads),
+                   qkv_.workspace_bytes(tokens, num_threads), out_.workspace_bytes(tokens, num_threads)});
+}
+
+}  // namespace mstar::nn

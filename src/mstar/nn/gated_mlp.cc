@@ -1,0 +1,34 @@
+#include "mstar/nn/gated_mlp.h"
+
+#include <algorithm>
+
+#include "mstar/nn/decoder_layer.h"
+#include "mstar/ops/elementwise/elementwise.h"
+
+namespace mstar::nn {
+
+Result<GatedMlp> GatedMlp::load(const LoadContext& context, const std::string& name, int dim, int ffn_dim) {
+  GatedMlp out;
+  out.ffn_dim_ = ffn_dim;
+  MSTAR_TRY_ASSIGN(out.gate_up_, Linear::load(context, name + ".gate_up", 2 * ffn_dim, dim, false));
+  MSTAR_TRY_ASSIGN(out.down_, Linear::load(context, name + ".down", dim, ffn_dim, false));
+  return out;
+}
+
+Status GatedMlp::run(OpContext& ops, TensorView normed, TensorView x) const {
+  const auto mark = ops.arena.mark();
+  const TensorView both = ops.temporary(DType::f32, {x.dim(0), 2 * ffn_dim_});
+  MSTAR_TRY(gate_up_.run(ops, normed, both));
+  const TensorView gate = columns(both, 0, ffn_dim_);
+  MSTAR_TRY(silu_mul(ops, {.gate = gate, .up = columns(both, ffn_dim_, 2 * ffn_dim_), .out = gate}));
+  MSTAR_TRY(down_.run(ops, gate, x, Activation::none, x));
+  ops.arena.rewind(mark);
+  return ok_status();
+}
+
+std::size_t GatedMlp::workspace_bytes(int tokens, int num_threads) const {
+  return static_cast<std::size_t>(tokens) * 2 * static_cast<std::size_t>(ffn_dim_) * sizeof(float) + 256 +
+         std::max(gate_up_.workspace_bytes(tokens, num_threads), down_.workspace_bytes(tokens, num_threads));
+}
+
+}  // namespace mstar::nn

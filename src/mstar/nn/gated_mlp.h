@@ -1,0 +1,25 @@
+// The gated feed-forward of decoders.
+#pragma once
+
+#include <string>
+
+#include "mstar/nn/linear.h"
+
+namespace mstar::nn {
+
+// Homes: NAME.gate_up [2 ffn_dim, dim], NAME.down [dim, ffn_dim].
+class GatedMlp {
+ public:
+  static Result<GatedMlp> load(const LoadContext& context, const std::string& name, int dim, int ffn_dim);
+  // x += down(silu(gate) * up) of `normed`; both [tokens, dim] f32. Thread: the step's owner.
+  Status run(OpContext& ops, TensorView normed, TensorView x) const;
+  // Arena bytes that run() takes and gives back.
+  std::size_t workspace_bytes(int tokens, int num_threads) const;
+  std::size_t bytes() const { return gate_up_.bytes() + down_.bytes(); }
+
+ private:
+  int ffn_dim_ = 0;
+  Linear gate_up_, down_;
+};
+
+}  // namespace mstar::nn
