@@ -22,6 +22,7 @@ struct ModelFlags {
   std::optional<int> threads;
   std::string memory;
   std::string weights;
+  std::string load_format;
   std::optional<int> max_requests;
 };
 

@@ -40,8 +40,15 @@ Result<OpenedModel> open_model(const ModelConfig& config) {
   if (!is_family_without_weights(config.model)) {
     std::error_code ignored;
     if (!std::filesystem::exists(source.directory, ignored)) return not_found(config.model);
-    MSTAR_TRY_ASSIGN(auto checkpoint, weights::Checkpoint::open(source.directory));
-    source.checkpoint = std::move(checkpoint);
+    MSTAR_TRY_ASSIGN(const std::string format, config.options.get_string("load_format", "auto"));
+    if (format == "dummy") {
+      MSTAR_TRY_ASSIGN(source.checkpoint, models::dummy_checkpoint(source));
+    } else if (format == "auto") {
+      MSTAR_TRY_ASSIGN(source.checkpoint, weights::Checkpoint::open(source.directory));
+    } else {
+      return std::move(invalid_request("load_format must be auto or dummy, not '" + format + "'"))
+          .with_field("load_format");
+    }
     if (!std::filesystem::is_directory(source.directory, ignored)) source.directory = source.directory.parent_path();
   }
   MSTAR_TRY_ASSIGN(out.family, models::find_family(source));

@@ -29,6 +29,10 @@ Status overlay(const ModelFlags& flags, RuntimeConfig& out) {
     if (!bytes) return std::move(bytes.error()).in("--memory");
     out.memory_bytes = *bytes;
   }
+  if (!flags.load_format.empty() && flags.load_format != "auto" && flags.load_format != "dummy")
+    return invalid_request("--load-format must be auto or dummy, not '" + flags.load_format + "'");
+  if (!flags.load_format.empty())
+    for (ModelConfig& each : out.models) each.options.set("load_format", flags.load_format);
   if (flags.weights.empty()) return ok_status();
   if (std::find(std::begin(kWeightKinds), std::end(kWeightKinds), flags.weights) == std::end(kWeightKinds))
     return invalid_request("--weights must be stored, f32, f16, bf16 or i8, not '" + flags.weights + "'");
@@ -43,6 +47,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--memory", flags.memory, "device memory to plan with, such as 4G (default: all)");
   command.add_option("--weights", flags.weights,
                      "how matrices are kept: stored (as in the checkpoint, the default), f32, f16, bf16 or i8");
+  command.add_option("--load-format", flags.load_format,
+                     "auto (the default), or dummy: seeded random weights at the size that config.json says");
   command.add_option("--max-requests", flags.max_requests, "requests worked on at once; more wait");
 }
 

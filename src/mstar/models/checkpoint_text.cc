@@ -158,6 +158,37 @@ Result<CheckpointText> read_hf_text(const std::filesystem::path& directory, cons
   return out;
 }
 
+Result<CheckpointText> dummy_text(int vocab) {
+  constexpr int kBytes = 256;
+  if (vocab < kBytes + 3) return bad_model("a dummy tokenizer wants a vocabulary of 259 or more");
+  GgufTokenizer made{.model = "llama"};
+  made.unknown_id = 0;
+  made.add_bos = false;
+  made.add_space_prefix = false;
+  made.tokens = {"<unk>", "<|im_start|>"};
+  made.token_types = {2, 3};
+  for (int byte = 0; byte < kBytes; ++byte) {
+    char text[8];
+    std::snprintf(text, sizeof text, "<0x%02X>", byte);
+    made.tokens.emplace_back(text);
+    made.token_types.push_back(6);
+  }
+  made.tokens.emplace_back("\u2581");  // a space, which bytes can't spell
+  made.token_types.push_back(1);
+  while (static_cast<int>(made.tokens.size()) < vocab) {
+    made.tokens.push_back("\u2581t" + std::to_string(made.tokens.size()));
+    made.token_types.push_back(1);
+  }
+  made.scores.assign(made.tokens.size(), -1.0f);
+  CheckpointText out;
+  MSTAR_TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::from_gguf(made));
+  out.tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
+  MSTAR_TRY(set_template(out,
+                         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\n{% endfor %}"
+                         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"));
+  return out;
+}
+
 Result<CheckpointText> read_gguf_text(const weights::Metadata& metadata) {
   CheckpointText out;
   MSTAR_TRY_ASSIGN(const GgufTokenizer read, read_gguf_tokenizer(metadata));

@@ -30,6 +30,10 @@ Result<CheckpointText> read_hf_text(const std::filesystem::path& directory, cons
 // in the families that name only one of theirs. bad_model.
 Result<CheckpointText> read_gguf_text(const weights::Metadata& metadata);
 
+// For models without a tokenizer: bytes, and ids beyond them spelt " t300"; a chat template of ChatML's form; no stop
+// ids. `vocab`: 259 at least.
+Result<CheckpointText> dummy_text(int vocab);
+
 // An object. bad_model when the file is missing though `required`, or no object.
 Result<nlohmann::json> read_json_file(const std::filesystem::path& path, bool required);
 

@@ -32,10 +32,15 @@ struct ModelFamily {
   bool (*recognises)(const ModelSource& source) = nullptr;
   // bad_model when a file is missing or wrong.
   Result<decl::Decl> (*declare)(const ModelSource& source) = nullptr;
+  // The weights that the directory's config.json asks for, for option load_format: dummy; bad_model when the directory
+  // is of another family or the file is wrong. Null: the family has no such thing.
+  Result<std::vector<weights::DummyWeight>> (*dummy_weights)(const ModelSource& source) = nullptr;
 };
 
 std::span<const ModelFamily> all_models();
 // By family name for models without weights, else by looking at the checkpoint. bad_model lists what is known.
 Result<const ModelFamily*> find_family(const ModelSource& source);
+// A checkpoint of seeded numbers for the first family that knows the directory's config.json. bad_model.
+Result<std::shared_ptr<const weights::Checkpoint>> dummy_checkpoint(const ModelSource& source);
 
 }  // namespace mstar::models

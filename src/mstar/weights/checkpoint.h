@@ -40,6 +40,14 @@ struct Alias {
   std::string target;
 };
 
+// An array of Checkpoint::dummy.
+struct DummyWeight {
+  enum class Fill : std::uint8_t { normal, ones, zeros };
+  std::string name;
+  Shape shape;
+  Fill fill = Fill::normal;  // of standard deviation 0.02
+};
+
 enum class Format : std::uint8_t { safetensors, ctranslate2, gguf };
 std::string_view format_name(Format format);
 
@@ -51,6 +59,11 @@ class Checkpoint {
   // (NAME-00001-of-00003.gguf) the first part stands for all. Cost: reads headers only.
   // Errors: bad_model, naming the file and, for a damaged one, the array.
   static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& directory_or_file);
+
+  // Seeded bf16 numbers under these names, as if `directory` held them: for measuring at real size without weights.
+  // Arrays share their memory, so that it costs about that of the largest. bad_model on a name that is there twice.
+  static Result<std::unique_ptr<Checkpoint>> dummy(const std::filesystem::path& directory,
+                                                   std::span<const DummyWeight> weights, std::uint64_t seed);
 
   // By name or alias; null when there is none.
   const StoredWeight* find(std::string_view name) const;
@@ -87,6 +100,7 @@ class Checkpoint {
   std::string spec_name_;
   Metadata metadata_;
   std::vector<std::shared_ptr<const MappedFile>> files_;
+  std::vector<std::uint16_t> made_;  // of dummy: bf16
   std::vector<StoredWeight> weights_;
   std::vector<Alias> aliases_;
   std::unordered_map<std::string_view, std::size_t> by_name_;  // names and aliases -> index into weights_

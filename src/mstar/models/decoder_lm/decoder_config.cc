@@ -162,7 +162,13 @@ Result<DecoderConfig> read_hf(const ModelSource& source) {
     return bad_model("config.json: 'hidden_act' must be silu");
   MSTAR_TRY_ASSIGN(out.storage, storage_of(source, *source.checkpoint->find("model.embed_tokens.weight")));
   MSTAR_TRY(read_rope(out, config));
-  MSTAR_TRY_ASSIGN(out.text, read_hf_text(source.directory, config));
+  MSTAR_TRY_ASSIGN(const std::string format, source.options.get_string("load_format", "auto"));
+  std::error_code ignored;
+  if (format == "dummy" && !std::filesystem::exists(source.directory / "tokenizer.json", ignored)) {
+    MSTAR_TRY_ASSIGN(out.text, dummy_text(out.vocab));
+  } else {
+    MSTAR_TRY_ASSIGN(out.text, read_hf_text(source.directory, config));
+  }
   return out;
 }
 
@@ -240,6 +246,46 @@ Result<DecoderConfig> DecoderConfig::read(const ModelSource& source) {
                bad_model("option context_tokens must be from 16 to the model's " + std::to_string(out.context_tokens)))
         .with_field("context_tokens");
   out.context_tokens = static_cast<int>(context);
+  return out;
+}
+
+Result<std::vector<weights::DummyWeight>> decoder_lm_dummy_weights(const ModelSource& source) {
+  using Fill = weights::DummyWeight::Fill;
+  MSTAR_TRY_ASSIGN(const json config, read_json_file(source.directory / "config.json", true));
+  const std::string type = config.value("model_type", std::string());
+  if (!is_known(type)) return bad_model("model_type '" + type + "' is none of llama, qwen2, qwen3");
+  const JsonNumbers numbers(config, "config.json");
+  MSTAR_TRY_ASSIGN(const int vocab, numbers.integer("vocab_size", 1, 1 << 24));
+  MSTAR_TRY_ASSIGN(const int dim, numbers.integer("hidden_size", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(const int layers, numbers.integer("num_hidden_layers", 1, kMaxLayers));
+  MSTAR_TRY_ASSIGN(const int heads, numbers.integer("num_attention_heads", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(const int kv_heads, numbers.integer("num_key_value_heads", 1, kMaxWidth, heads));
+  MSTAR_TRY_ASSIGN(const int head_dim, numbers.integer("head_dim", 1, kMaxWidth, dim / heads));
+  MSTAR_TRY_ASSIGN(const int ffn, numbers.integer("intermediate_size", 1, kMaxWidth));
+  const std::int64_t q = std::int64_t{heads} * head_dim, kv = std::int64_t{kv_heads} * head_dim;
+  std::vector<weights::DummyWeight> out = {{"model.embed_tokens.weight", {vocab, dim}},
+                                           {"model.norm.weight", {dim}, Fill::ones}};
+  if (!config.value("tie_word_embeddings", false)) out.push_back({"lm_head.weight", {vocab, dim}});
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::string at = "model.layers." + std::to_string(layer) + ".";
+    out.push_back({at + "self_attn.q_proj.weight", {q, dim}});
+    out.push_back({at + "self_attn.k_proj.weight", {kv, dim}});
+    out.push_back({at + "self_attn.v_proj.weight", {kv, dim}});
+    out.push_back({at + "self_attn.o_proj.weight", {dim, q}});
+    out.push_back({at + "mlp.gate_proj.weight", {ffn, dim}});
+    out.push_back({at + "mlp.up_proj.weight", {ffn, dim}});
+    out.push_back({at + "mlp.down_proj.weight", {dim, ffn}});
+    out.push_back({at + "input_layernorm.weight", {dim}, Fill::ones});
+    out.push_back({at + "post_attention_layernorm.weight", {dim}, Fill::ones});
+    if (type == "qwen2") {
+      out.push_back({at + "self_attn.q_proj.bias", {q}, Fill::zeros});
+      out.push_back({at + "self_attn.k_proj.bias", {kv}, Fill::zeros});
+      out.push_back({at + "self_attn.v_proj.bias", {kv}, Fill::zeros});
+    } else if (type == "qwen3") {
+      out.push_back({at + "self_attn.q_norm.weight", {head_dim}, Fill::ones});
+      out.push_back({at + "self_attn.k_norm.weight", {head_dim}, Fill::ones});
+    }
+  }
   return out;
 }
 
