@@ -70,6 +70,7 @@ class Conductor final : public Frontend {
 
   // unavailable also while a part of the model has no worker.
   Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) override;
+  Result<decl::TextCodec> text_codec(std::string_view model) const override;
   void abort(RequestId request) override { inbox_.push(Inbox(Abort{request})); }
   Status push(RequestId request, std::string_view port, const HostValue& value, bool done) override;
   std::vector<ServedModel> models() const override;
@@ -128,6 +129,7 @@ class Conductor final : public Frontend {
   };
 
   // conductor_frontend.cc: any thread
+  Result<std::uint32_t> find_model(std::string_view name) const;  // index into options_.models
   Result<Submit> make_submit(decl::ApiRequest& request) const;
   // Empty when each part of the model has a ready worker. Caller holds state_mutex_.
   std::string why_not_served(const ServedDeployment& served) const;

@@ -31,22 +31,31 @@ std::string Conductor::why_not_ready() const {
   return {};
 }
 
+Result<std::uint32_t> Conductor::find_model(std::string_view name) const {
+  const auto& served = options_.models;
+  if (name.empty() && served.size() == 1) return 0u;
+  std::string known;
+  for (std::uint32_t model = 0; model < served.size(); ++model) {
+    const auto& each = served[model];
+    if (each.name == name || std::find(each.aliases.begin(), each.aliases.end(), name) != each.aliases.end())
+      return model;
+    known += (known.empty() ? "" : ", ") + each.name;
+  }
+  return std::move(invalid_request("the model '" + std::string(name) + "' does not exist; this server has: " + known))
+      .with_field("model");
+}
+
+Result<decl::TextCodec> Conductor::text_codec(std::string_view name) const {
+  MSTAR_TRY_ASSIGN(const std::uint32_t model, find_model(name));
+  const auto& codec = options_.models[model].compiled->declaration().text_codec();
+  if (!codec) return Frontend::text_codec(name);
+  return *codec;
+}
+
 Result<Conductor::Submit> Conductor::make_submit(decl::ApiRequest& request) const {
   Submit submit;
   const auto& served = options_.models;
-  std::string known;
-  std::uint32_t model = 0;
-  for (; model < served.size(); ++model) {
-    const auto& each = served[model];
-    if (each.name == request.model ||
-        std::find(each.aliases.begin(), each.aliases.end(), request.model) != each.aliases.end())
-      break;
-    known += (known.empty() ? "" : ", ") + each.name;
-  }
-  if (model == served.size() && request.model.empty() && served.size() == 1) model = 0;
-  if (model == served.size())
-    return std::move(invalid_request("the model '" + request.model + "' does not exist; this server has: " + known))
-        .with_field("model");
+  MSTAR_TRY_ASSIGN(const std::uint32_t model, find_model(request.model));
   submit.model = model;
   submit.surface = served[model].compiled->declaration().surface_for(request.route);
   if (!submit.surface)

@@ -10,6 +10,7 @@
 
 #include "mstar/base/ids.h"
 #include "mstar/base/result.h"
+#include "mstar/decl/decl.h"
 #include "mstar/decl/plan.h"
 #include "mstar/decl/request.h"
 
@@ -19,6 +20,7 @@ struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
   double audio_seconds = 0;
+  std::int64_t cached_tokens = -1;  // of the prompt, found in a cache and not computed again; -1: not counted
 };
 struct Finished {
   decl::Finish finish = decl::Finish::stop;
@@ -68,6 +70,11 @@ class Frontend {
   // ended), "port", "done" or "body"; exhausted when too much waits to be read.
   virtual Status push(RequestId request, std::string_view port, const HostValue& value, bool done) = 0;
   virtual std::vector<ServedModel> models() const = 0;
+  // How a served model cuts text into tokens. invalid_request with field "model" when there is none of that name, or it
+  // reads no text. Valid while the frontend is there.
+  virtual Result<decl::TextCodec> text_codec(std::string_view model) const {
+    return std::move(invalid_request("the model '" + std::string(model) + "' has no tokens")).with_field("model");
+  }
   virtual RuntimeState state() const = 0;
   // Prometheus text exposition of the runtime's metrics.
   virtual std::string metrics_text() const = 0;

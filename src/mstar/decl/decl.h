@@ -1,7 +1,10 @@
 // Decl: everything that a model says about itself. Pure data; the runtime compiles it once.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -31,6 +34,15 @@ struct Surface {
   std::string example = {};
 };
 
+// What of a text model's tokens clients may ask for without running it. Thread: any. Pure.
+struct TextCodec {
+  // The prompt that the intake of request.route makes of the request (chat_completions, completions). Errors as there.
+  std::function<Result<std::vector<std::int32_t>>(const ApiRequest&)> tokenize = {};
+  // invalid_request with field "tokens" for an id that is none of the model's.
+  std::function<Result<std::string>(std::span<const std::int32_t>)> detokenize = {};
+  std::int64_t context_tokens = 0;  // prompt and answer together
+};
+
 struct Component {
   std::variant<DeviceComponent, HostComponent> spec;
   const std::string& name() const;
@@ -51,6 +63,7 @@ class Decl {
   // A walk belongs to exactly one partition. A Decl with no partition call gets one, "default", of all walks in order.
   PartitionRef partition(PartitionSpec spec);
   void surface(Surface s) { surfaces_.push_back(std::move(s)); }
+  void text_codec(TextCodec codec) { text_codec_ = std::move(codec); }
   void weights(std::vector<WeightRule> rules) { weight_rules_ = std::move(rules); }
   void alias(std::string name) { aliases_.push_back(std::move(name)); }
 
@@ -61,6 +74,7 @@ class Decl {
   const std::vector<Walk>& walks() const { return walks_; }
   const std::vector<PartitionSpec>& partitions() const { return partitions_; }
   const std::vector<Surface>& surfaces() const { return surfaces_; }
+  const std::optional<TextCodec>& text_codec() const { return text_codec_; }  // models of text have one
   const std::vector<WeightRule>& weight_rules() const { return weight_rules_; }
   const std::vector<std::string>& aliases() const { return aliases_; }
 
@@ -88,6 +102,7 @@ class Decl {
   std::vector<Walk> walks_;
   std::vector<PartitionSpec> partitions_;
   std::vector<Surface> surfaces_;
+  std::optional<TextCodec> text_codec_;
   std::vector<WeightRule> weight_rules_;
   std::vector<std::string> aliases_;
 };
