@@ -47,9 +47,30 @@ def http_glue():
     yield b"\7" + http(post, form())
     yield b"\7" + http("POST /generate HTTP/1.1\r\nContent-Type: application/json",
                        json.dumps({"model": "m", "text": "a\u20ac", "seed": 1, "image": "aGk=", "list": [1.5, None]}).encode())
+    for path, body in (("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": True}),
+                       ("/v1/completions", {"model": "m", "prompt": ["a", "b"]}), ("/tokenize", {"prompt": "a"})):
+        yield b"\7" + http(f"POST {path} HTTP/1.1\r\nContent-Type: application/json", json.dumps(body).encode())
     yield b"\1" + http("GET /v1/models HTTP/1.1") + http("GET /metrics HTTP/1.1") + http("HEAD /health HTTP/1.1")
     yield b"\3" + http("POST /generate HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Type: application/x-www-form-urlencoded\r\n"
                        "Expect: 100-continue") + b"5;a=b\r\nmodel\r\n2\r\n=m\r\n0\r\nX: y\r\n\r\n"
+
+
+def chat_body():
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1]}"}}
+    chat = {"model": "m", "messages": [{"role": "system", "content": "s"},
+                                       {"role": "user", "content": [{"type": "text", "text": "a\u20ac"}]},
+                                       {"role": "assistant", "content": None, "tool_calls": [call]},
+                                       {"role": "tool", "tool_call_id": "c1", "content": "2"}],
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+            "n": 2, "seed": 3, "stop": ["x"], "stop_token_ids": [1], "logit_bias": {"5": -1.5}, "temperature": 0.5, "top_k": 4,
+            "logprobs": True, "top_logprobs": 2, "max_completion_tokens": 9, "chat_template_kwargs": {"enable_thinking": False}}
+    yield b"\0" + json.dumps(chat).encode()
+    yield b"\0" + json.dumps(dict(chat, stream=True, stream_options={"include_usage": True})).encode()
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAEC"}}
+    sound = {"type": "input_audio", "input_audio": {"data": "AAE=", "format": "wav"}}
+    yield b"\0" + json.dumps({"model": "m", "messages": [{"role": "user", "content": [image, sound]}]}).encode()
+    for prompt in ("a", ["a", "b"], [1, 2], [[1], [2, 3]]):
+        yield b"\1" + json.dumps({"model": "m", "prompt": prompt, "logprobs": 1, "stream": prompt == "a"}).encode()
 
 
 def text():
@@ -99,7 +120,7 @@ def yaml():
 
 def main():
     out = pathlib.Path(sys.argv[1])
-    seeds = {"media": media(), "multipart": [b"\5" + form()], "http_glue": http_glue(), "text": text(), "ct2": ct2(),
+    seeds = {"media": media(), "multipart": [b"\5" + form()], "http_glue": http_glue(), "chat_body": chat_body(), "text": text(), "ct2": ct2(),
              "gguf": gguf(), "safetensors": safetensors(), "yaml": yaml()}
     for target, inputs in seeds.items():
         (out / target).mkdir(parents=True, exist_ok=True)

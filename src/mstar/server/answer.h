@@ -1,9 +1,11 @@
 // How an endpoint turns a request's events into the bytes of an HTTP answer.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "mstar/base/result.h"
 #include "mstar/conductor/frontend.h"
@@ -12,24 +14,26 @@
 
 namespace mstar::server {
 
-// One per request; used by one thread at a time. Each call appends to `out`. A streamed answer's bytes leave at once;
-// those of a whole answer leave after on_finished, and are dropped for an error answer if the request fails.
+// One per call; used by one thread at a time. Each function appends to `out`. A streamed answer's bytes leave at once;
+// those of a whole answer leave when the last choice has finished, and are dropped for an error answer if one fails.
+// `choice` counts the call's choices; those of one request follow each other.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
   virtual bool streams() const = 0;
   virtual std::string_view content_type() const = 0;
-  virtual Status on_chunk(const decl::Chunk& chunk, std::string& out) = 0;
-  virtual Status on_finished(const Finished& finished, std::string& out) = 0;
+  virtual Status on_chunk(std::size_t choice, const decl::Chunk& chunk, std::string& out) = 0;
+  virtual Status on_finished(std::size_t choice, const Finished& finished, std::string& out) = 0;
   // The last bytes of a streamed answer whose status line has left already.
   virtual void on_failed(const HttpError& error, std::string& out) = 0;
   // What keeps an idle stream open; empty: nothing may be sent between events.
   virtual std::string_view keep_alive_frame() const { return {}; }
 };
 
-// A parsed API request and the way its answer is written.
+// A parsed API call: the requests that it makes of the runtime, and the way their one answer is written.
 struct Call {
-  decl::ApiRequest request;
+  std::vector<decl::ApiRequest> requests;
+  int choices_per_request = 1;  // each is submitted that often, with seeds that count up from its own
   std::unique_ptr<AnswerWriter> answer;
   // A streamed answer's head leaves before its first chunk, for a client that must know that its request runs before it
   // sends more. Errors then come as the last bytes of the stream.

@@ -26,11 +26,11 @@ constexpr milliseconds kPeerCheck{1000};
 
 }  // namespace
 
-void Exchange::on_event(RequestEvent event) {
+void Exchange::put(std::size_t choice, RequestEvent event) {
   {
     std::lock_guard lock(mutex_);
     if (closed_) return;
-    events_.push_back(std::move(event));
+    events_.push_back({choice, std::move(event)});
     if (std::exchange(woken_, true)) return;
   }
   net::post(strand_, [weak = connection_] {
@@ -38,7 +38,7 @@ void Exchange::on_event(RequestEvent event) {
   });
 }
 
-std::vector<RequestEvent> Exchange::take() {
+std::vector<ChoiceEvent> Exchange::take() {
   std::lock_guard lock(mutex_);
   woken_ = false;
   return std::exchange(events_, {});

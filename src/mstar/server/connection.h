@@ -30,14 +30,20 @@ using Timer = net::basic_waitable_timer<std::chrono::steady_clock, net::wait_tra
 
 class Connection;
 
-// The runtime's end of a call. It may outlive the connection and the server. Owners: the connection and the runtime.
-class Exchange final : public EventSink {
+struct ChoiceEvent {
+  std::size_t choice;
+  RequestEvent event;
+};
+
+// Where the runtime's events of a call wait for the connection. It may outlive the connection and the server. Owners:
+// the connection and its sinks.
+class Exchange final {
  public:
   Exchange(std::shared_ptr<net::io_context> io, Strand strand, std::weak_ptr<Connection> connection)
       : io_(std::move(io)), strand_(std::move(strand)), connection_(std::move(connection)) {}
   // Thread: the runtime's. Queues the event and wakes the connection's strand.
-  void on_event(RequestEvent event) override;
-  std::vector<RequestEvent> take();
+  void put(std::size_t choice, RequestEvent event);
+  std::vector<ChoiceEvent> take();
   void close();  // later events are dropped
 
  private:
@@ -45,9 +51,21 @@ class Exchange final : public EventSink {
   const Strand strand_;
   const std::weak_ptr<Connection> connection_;
   std::mutex mutex_;
-  std::vector<RequestEvent> events_;
+  std::vector<ChoiceEvent> events_;
   bool woken_ = false;
   bool closed_ = false;
+};
+
+// The runtime's end of one choice.
+class ChoiceSink final : public EventSink {
+ public:
+  ChoiceSink(std::shared_ptr<Exchange> exchange, std::size_t choice)
+      : exchange_(std::move(exchange)), choice_(choice) {}
+  void on_event(RequestEvent event) override { exchange_->put(choice_, std::move(event)); }
+
+ private:
+  const std::shared_ptr<Exchange> exchange_;
+  const std::size_t choice_;
 };
 
 // Thread: all of it runs on the strand, but for the functions marked "any", which post to it.
@@ -92,6 +110,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void send_stream(std::string bytes, bool last);
   void finish_call(const HttpError* error, bool finished, std::string out);
   void end_call();
+  void abort_choices();
   void abort_call(std::string_view reason);
   void send_keep_alive();
   void enqueue(std::string bytes);
@@ -123,7 +142,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   std::shared_ptr<Exchange> exchange_;  // null: no call in flight
   std::unique_ptr<AnswerWriter> answer_;
-  RequestId call_id_;
+  RequestId call_id_;               // of its first choice
+  std::vector<RequestId> choices_;  // invalid where a choice has ended
+  std::size_t num_open_choices_ = 0;
   std::string whole_body_;  // of an answer that does not stream
   bool head_sent_ = false;  // of a streamed answer
   SteadyTime call_deadline_ = SteadyTime::max();

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
+#include <utility>
 
 #include "mstar/base/log.h"
 #include "mstar/server/connection.h"
@@ -39,7 +40,7 @@ void Connection::on_request() {
   if (is_call(endpoint)) return on_call();
   Reply answer = endpoint == Endpoint::input
                      ? push_input(reader_.head(), reader_.match().rest, reader_.take_form(), *core_)
-                     : answer_at_once(reader_.match(), core_->frontend, core_->metrics);
+                     : answer_at_once(reader_.match(), reader_.take_form(), core_->frontend, core_->metrics);
   HttpError retry;
   retry.retry_after_s = answer.retry_after_s;
   reply(answer.status, answer.content_type, std::move(answer.body), &retry);
@@ -51,13 +52,19 @@ void Connection::on_call() {
   if (peer_done_) return close();
   exchange_ = std::make_shared<Exchange>(io_, socket_.get_executor(), weak_from_this());
   answer_ = std::move(call->answer);
-  auto submitted = core_->frontend.submit(std::move(call->request), exchange_);
-  if (!submitted) {
-    exchange_->close();
-    exchange_.reset();
-    return reply_error(to_http(submitted.error(), Stage::submit), false);
+  choices_.clear();
+  for (std::size_t i = 0; i < num_choices(*call); ++i) {
+    auto submitted = core_->frontend.submit(take_choice(*call, i), std::make_shared<ChoiceSink>(exchange_, i));
+    if (!submitted) {
+      exchange_->close();
+      exchange_.reset();
+      abort_choices();
+      return reply_error(to_http(submitted.error(), Stage::submit), false);
+    }
+    choices_.push_back(*submitted);
   }
-  call_id_ = *submitted;
+  num_open_choices_ = choices_.size();
+  call_id_ = choices_.front();
   core_->calls.add(request_id_, call_id_);
   core_->metrics.calls_in_flight(1);
   phase_ = Phase::call;
@@ -75,20 +82,23 @@ void Connection::on_events() {
   std::string out;
   std::optional<HttpError> error;
   bool finished = false;
-  for (RequestEvent& event : exchange_->take()) {
+  for (auto& [choice, event] : exchange_->take()) {
     Status written;
     if (const auto* chunk = std::get_if<decl::Chunk>(&event)) {
-      written = answer_->on_chunk(*chunk, out);
-      if (!written) core_->frontend.abort(call_id_);
-    } else if (const auto* done = std::get_if<Finished>(&event)) {
-      written = answer_->on_finished(*done, out);
-      finished = true;
+      written = answer_->on_chunk(choice, *chunk, out);
     } else {
-      error = to_http(std::get<Failed>(event).error, Stage::running);
+      choices_[choice] = RequestId();
+      if (const auto* done = std::get_if<Finished>(&event)) {
+        written = answer_->on_finished(choice, *done, out);
+        finished = --num_open_choices_ == 0;
+      } else {
+        error = to_http(std::get<Failed>(event).error, Stage::running);
+      }
     }
     if (!written) error = to_http(written.error(), Stage::running);
     if (error || finished) break;
   }
+  if (error) abort_choices();
   finish_call(error ? &*error : nullptr, finished, std::move(out));
   arm_timer();
 }
@@ -169,7 +179,13 @@ void Connection::abort_call(std::string_view reason) {
   end_call();
   core_->metrics.request_aborted(reason);
   log_info("{} {} aborted: {}", request_id_, log_name(reader_), reason);
-  core_->frontend.abort(call_id_);
+  abort_choices();
+}
+
+// A call stands and falls with each of its choices.
+void Connection::abort_choices() {
+  for (RequestId& each : choices_)
+    if (each.valid()) core_->frontend.abort(std::exchange(each, RequestId()));
 }
 
 void Connection::reply(int status, std::string_view content_type, std::string body, const HttpError* error,

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "mstar/server/chat_api.h"
+#include "mstar/server/completions_api.h"
 #include "mstar/server/generate_api.h"
 #include "mstar/server/json_text.h"
+#include "mstar/server/tokenize_api.h"
 #include "mstar/server/transcription_api.h"
 
 namespace mstar::server {
@@ -80,13 +83,35 @@ bool takes_inputs(const std::string& name, const Frontend& frontend) {
   return false;
 }
 
+// Of a route that takes JSON as it is.
+std::string_view body_text(const Form& form) {
+  return form.files.empty() ? std::string_view() : std::string_view(form.files.front().bytes);
+}
+
 }  // namespace
 
 bool is_call(Endpoint endpoint) {
-  return endpoint == Endpoint::transcriptions || endpoint == Endpoint::translations || endpoint == Endpoint::generate;
+  return endpoint == Endpoint::transcriptions || endpoint == Endpoint::translations || endpoint == Endpoint::generate ||
+         endpoint == Endpoint::chat_completions || endpoint == Endpoint::completions;
 }
 
-Reply answer_at_once(const RouteMatch& match, const Frontend& frontend, const Metrics& metrics) {
+std::size_t num_choices(const Call& call) {
+  return call.requests.size() * static_cast<std::size_t>(call.choices_per_request);
+}
+
+decl::ApiRequest take_choice(Call& call, std::size_t choice) {
+  const auto per_request = static_cast<std::size_t>(call.choices_per_request);
+  const std::size_t k = choice % per_request;
+  decl::ApiRequest& request = call.requests[choice / per_request];
+  decl::ApiRequest out = k + 1 < per_request ? request : std::move(request);
+  const auto it = out.fields.values().find("seed");
+  if (k > 0 && it != out.fields.values().end())
+    if (const auto* seed = std::get_if<std::int64_t>(&it->second))
+      out.fields.set("seed", static_cast<std::int64_t>(static_cast<std::uint64_t>(*seed) + k));
+  return out;
+}
+
+Reply answer_at_once(const RouteMatch& match, const Form& form, const Frontend& frontend, const Metrics& metrics) {
   switch (match.route->endpoint) {
     case Endpoint::health:
       return {200, "application/json", "{\"status\":\"healthy\"}"};
@@ -98,6 +123,12 @@ Reply answer_at_once(const RouteMatch& match, const Frontend& frontend, const Me
       return list_models(frontend);
     case Endpoint::model:
       return one_model(match.rest, frontend);
+    case Endpoint::tokenize:
+      return tokenize(body_text(form), frontend);
+    case Endpoint::detokenize:
+      return detokenize(body_text(form), frontend);
+    case Endpoint::chat_completions:
+    case Endpoint::completions:
     case Endpoint::transcriptions:
     case Endpoint::translations:
     case Endpoint::generate:
@@ -115,14 +146,20 @@ Result<Call> make_call(Endpoint endpoint, Form form, const Frontend& frontend, s
       return make_transcription(std::move(form), true);
     case Endpoint::generate: {
       auto call = make_generate(std::move(form), default_model(frontend), request_id);
-      if (call) call->head_at_once = takes_inputs(call->request.model, frontend);
+      if (call) call->head_at_once = takes_inputs(call->requests.front().model, frontend);
       return call;
     }
+    case Endpoint::chat_completions:
+      return make_chat(body_text(form), request_id);
+    case Endpoint::completions:
+      return make_completions(body_text(form), frontend, request_id);
     case Endpoint::health:
     case Endpoint::ready:
     case Endpoint::metrics:
     case Endpoint::models:
     case Endpoint::model:
+    case Endpoint::tokenize:
+    case Endpoint::detokenize:
     case Endpoint::input:
       break;
   }

@@ -30,6 +30,8 @@ void FakeJob::finish(Params metadata) {
   sink_->on_event(std::move(finished));
 }
 
+void FakeJob::end(decl::Finish finish, Usage usage) { sink_->on_event(Finished{finish, usage, {}}); }
+
 bool FakeJob::wait_aborted(std::chrono::milliseconds time) {
   std::unique_lock lock(mutex_);
   return wake_.wait_for(lock, time, [this] { return aborted.load(); });
@@ -64,7 +66,7 @@ Result<RequestId> FakeFrontend::submit(decl::ApiRequest request, std::shared_ptr
   if (refusal_) return *refusal_;
   if (!known) return invalid_request("the model '" + request.model + "' is not served here").with_field("model");
   ++num_submitted_;
-  last_request_ = request;
+  requests_.push_back(request);
   const RequestId id(next_id_++);
   auto job = std::make_shared<FakeJob>(std::move(request), std::move(sink));
   jobs_.emplace(id, job);
@@ -120,8 +122,34 @@ std::vector<ServedModel> FakeFrontend::models() const {
            {"whisper-1"},
            {decl::Route::audio_transcriptions, decl::Route::audio_translations},
            1'700'000'000},
-          {"lab/fake-llm", {}, {decl::Route::generate}, 1'700'000'001, {}},
+          {"lab/fake-llm",
+           {},
+           {decl::Route::generate, decl::Route::completions, decl::Route::chat_completions},
+           1'700'000'001,
+           {}},
           {"lab/fake-world", {}, {decl::Route::videos_generations}, 1'700'000'002, {"action", "sound"}}};
+}
+
+Result<decl::TextCodec> FakeFrontend::text_codec(std::string_view model) const {
+  if (model != "lab/fake-llm") return Frontend::text_codec(model);
+  decl::TextCodec out;
+  out.tokenize = [](const decl::ApiRequest& request) -> Result<std::vector<std::int32_t>> {
+    const std::string& text = request.route == decl::Route::chat_completions ? request.messages_json : request.text;
+    if (text.empty()) return invalid_request("nothing to cut").with_field("prompt");
+    std::vector<std::int32_t> ids;
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  };
+  out.detokenize = [](std::span<const std::int32_t> ids) -> Result<std::string> {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      if (id > 255) return invalid_request("no such token").with_field("tokens");
+      text += static_cast<char>(id);
+    }
+    return text;
+  };
+  out.context_tokens = 4096;
+  return out;
 }
 
 RuntimeState FakeFrontend::state() const {
@@ -148,7 +176,12 @@ void FakeFrontend::refuse_with(std::optional<Error> error) {
 
 decl::ApiRequest FakeFrontend::last_request() const {
   std::lock_guard lock(mutex_);
-  return last_request_;
+  return requests_.empty() ? decl::ApiRequest() : requests_.back();
+}
+
+std::vector<decl::ApiRequest> FakeFrontend::requests() const {
+  std::lock_guard lock(mutex_);
+  return requests_;
 }
 
 }  // namespace mstar::server

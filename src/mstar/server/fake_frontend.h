@@ -26,6 +26,7 @@ class FakeJob {
   void segment(int id, double start_s, double end_s, std::string_view text);
   void chunk(decl::Chunk chunk) { sink_->on_event(std::move(chunk)); }
   void finish(Params metadata = {});
+  void end(decl::Finish finish, Usage usage = {7, 9});
   // Waits for the next input that was pushed; nothing when none came in 20 s.
   struct Input {
     std::string port;
@@ -62,6 +63,8 @@ class FakeFrontend final : public Frontend {
   // Ports "action" and "sound"; the rest as the conductor has it.
   Status push(RequestId request, std::string_view port, const HostValue& value, bool done) override;
   std::vector<ServedModel> models() const override;
+  // "lab/fake-llm": each byte is a token; of a chat, the bytes of its messages. 4096 tokens.
+  Result<decl::TextCodec> text_codec(std::string_view model) const override;
   RuntimeState state() const override;
   std::string metrics_text() const override;
 
@@ -72,13 +75,14 @@ class FakeFrontend final : public Frontend {
   int num_aborted() const { return num_aborted_; }
   // The last request submitted; empty before the first.
   decl::ApiRequest last_request() const;
+  std::vector<decl::ApiRequest> requests() const;  // all, in their order
 
  private:
   mutable std::mutex mutex_;
   Script script_;
   RuntimeState state_;
   std::optional<Error> refusal_;
-  decl::ApiRequest last_request_;
+  std::vector<decl::ApiRequest> requests_;
   std::map<RequestId, std::shared_ptr<FakeJob>> jobs_;
   std::vector<std::thread> threads_;
   std::uint64_t next_id_ = 1;

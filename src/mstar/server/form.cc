@@ -146,7 +146,7 @@ std::string body_kind_names(unsigned kinds) {
   };
   add(kMultipart, "multipart/form-data");
   add(kUrlencoded, "application/x-www-form-urlencoded");
-  add(kJson, "application/json");
+  add(kJson | kJsonText, "application/json");
   return out;
 }
 

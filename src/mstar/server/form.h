@@ -24,8 +24,8 @@ struct Form {
 };
 
 // Bits that a route combines.
-// kRaw, by itself: any type, taken as it is.
-enum BodyKind : unsigned { kNoBody = 0, kMultipart = 1, kUrlencoded = 2, kJson = 4, kRaw = 8 };
+// kRaw, by itself: any type, taken as it is. kJsonText, by itself: JSON, which the route parses.
+enum BodyKind : unsigned { kNoBody = 0, kMultipart = 1, kUrlencoded = 2, kJson = 4, kRaw = 8, kJsonText = 16 };
 
 // The kind that a Content-Type header names; kNoBody if it is none of ours.
 BodyKind body_kind(std::string_view content_type);

@@ -101,7 +101,7 @@ class ChunkStream final : public AnswerWriter {
  public:
   bool streams() const override { return true; }
   std::string_view content_type() const override { return "application/x-ndjson; charset=utf-8"; }
-  Status on_chunk(const decl::Chunk& chunk, std::string& out) override {
+  Status on_chunk(std::size_t, const decl::Chunk& chunk, std::string& out) override {
     out += "{\"modality\":";
     append_json_string(out, decl::modality_name(chunk.modality));
     out += ',';
@@ -109,7 +109,7 @@ class ChunkStream final : public AnswerWriter {
     out += "}\n";
     return ok_status();
   }
-  Status on_finished(const Finished&, std::string&) override { return ok_status(); }
+  Status on_finished(std::size_t, const Finished&, std::string&) override { return ok_status(); }
   void on_failed(const HttpError& error, std::string& out) override {
     out += "{\"modality\":\"error\",\"data\":\"";
     append_base64(out, error.message);
@@ -126,14 +126,14 @@ class WholeOutputs final : public AnswerWriter {
   explicit WholeOutputs(std::string request_id) : request_id_(std::move(request_id)) {}
   bool streams() const override { return false; }
   std::string_view content_type() const override { return "application/json"; }
-  Status on_chunk(const decl::Chunk& chunk, std::string&) override {
+  Status on_chunk(std::size_t, const decl::Chunk& chunk, std::string&) override {
     std::string& list = outputs_[std::string(decl::modality_name(chunk.modality))];
     list += list.empty() ? "{" : ",{";
     append_chunk(list, chunk);
     list += '}';
     return ok_status();
   }
-  Status on_finished(const Finished& finished, std::string& out) override {
+  Status on_finished(std::size_t, const Finished& finished, std::string& out) override {
     out += "{\"request_id\":";
     append_json_string(out, request_id_);
     out += ",\"outputs\":{";
@@ -185,7 +185,7 @@ Status check_input_modalities(const Params& fields, const decl::ApiRequest& requ
 
 Result<Call> make_generate(Form form, const std::string& default_model, std::string& request_id) {
   Call call;
-  decl::ApiRequest& request = call.request;
+  decl::ApiRequest& request = call.requests.emplace_back();
   const Params& fields = form.fields;
   request.route = decl::Route::generate;
   MSTAR_TRY_ASSIGN(request.model, fields.get_string("model", default_model));

@@ -26,10 +26,22 @@ class NoRuntime final : public Frontend {
   Result<RequestId> submit(decl::ApiRequest, std::shared_ptr<EventSink>) override { return unavailable("no runtime"); }
   void abort(RequestId) override {}
   Status push(RequestId, std::string_view, const HostValue&, bool) override { return unavailable("no runtime"); }
-  std::vector<ServedModel> models() const override { return {{"m", {"alias"}, {decl::Route::generate}, 1}}; }
+  std::vector<ServedModel> models() const override {
+    return {{"m", {"alias"}, {decl::Route::generate, decl::Route::completions}, 1}};
+  }
   RuntimeState state() const override { return {}; }
   std::string metrics_text() const override { return {}; }
 };
+
+std::string without_times(std::string answer) {
+  constexpr std::string_view kName = "\"created\":";
+  for (std::size_t at = 0; (at = answer.find(kName, at)) != std::string::npos;) {
+    at += kName.size();
+    const std::size_t end = answer.find_first_not_of("0123456789", at);
+    answer.erase(at, end == std::string::npos ? end : end - at);
+  }
+  return answer;
+}
 
 // The answer of one request, as the connection would write it; without the parts that differ from run to run.
 std::string answer(RequestReader& reader, const Metrics& metrics) {
@@ -42,24 +54,27 @@ std::string answer(RequestReader& reader, const Metrics& metrics) {
   if (reader.head().method == "OPTIONS") return "204";
   const Endpoint endpoint = reader.match().route->endpoint;
   if (!is_call(endpoint)) {
-    const Reply reply = answer_at_once(reader.match(), kFrontend, metrics);
+    const Reply reply = answer_at_once(reader.match(), reader.take_form(), kFrontend, metrics);
     return std::to_string(reply.status) + (endpoint == Endpoint::metrics ? "" : reply.body);
   }
   std::string id = "id";
   auto call = make_call(endpoint, reader.take_form(), kFrontend, id);
   if (!call) return error_body(to_http(call.error(), Stage::body));
-  require(!call->request.model.empty());
-  for (const decl::Media& each : call->request.media) require(each.bytes.size_bytes() > 0);
+  require(num_choices(*call) > 0);
+  const decl::ApiRequest request = take_choice(*call, num_choices(*call) - 1);
+  require(!request.model.empty());
+  for (const decl::Media& each : request.media) require(each.bytes.size_bytes() > 0);
   // The request's own text goes back through the writers, as a model's would.
   std::string out(call->answer->content_type());
   for (const char* format : {"utf8", "segment"}) {
-    decl::Chunk chunk{decl::Modality::text, format, HostValue::utf8(call->request.text), call->request.fields};
-    if (!call->answer->on_chunk(chunk, out)) call->answer->on_failed(http_error(500, "bad chunk"), out);
+    decl::Chunk chunk{decl::Modality::text, format, HostValue::utf8(request.text), request.fields};
+    if (!call->answer->on_chunk(0, chunk, out)) call->answer->on_failed(http_error(500, "bad chunk"), out);
   }
   Finished finished;
-  finished.metadata = call->request.fields;
-  if (!call->answer->on_finished(finished, out)) out += "bad end";
-  return id + out;
+  finished.metadata = request.fields;
+  for (std::size_t i = 0; i < num_choices(*call); ++i)
+    if (!call->answer->on_finished(i, finished, out)) out += "bad end";
+  return id + without_times(std::move(out));
 }
 
 std::string run(std::string_view bytes, std::size_t piece, BodyBudget& budget) {

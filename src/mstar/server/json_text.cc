@@ -74,6 +74,31 @@ void append_value(std::string& out, const ParamValue& value) {
   }
 }
 
+void append_escape(std::string& out, char c) {
+  constexpr char kHex[] = "0123456789abcdef";
+  switch (c) {
+    case '"':
+      out += "\\\"";
+      break;
+    case '\\':
+      out += "\\\\";
+      break;
+    case '\n':
+      out += "\\n";
+      break;
+    case '\r':
+      out += "\\r";
+      break;
+    case '\t':
+      out += "\\t";
+      break;
+    default:
+      out += "\\u00";
+      out += kHex[static_cast<unsigned char>(c) >> 4];
+      out += kHex[c & 15];
+  }
+}
+
 }  // namespace
 
 bool is_utf8(std::string_view text) {
@@ -85,49 +110,34 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-void append_json_string(std::string& out, std::string_view text) {
-  constexpr char kHex[] = "0123456789abcdef";
-  out += '"';
+void append_json_text(std::string& out, std::string_view text) {
+  std::size_t plain = 0;  // where the bytes begin that go out as they are
+  const auto flush = [&](std::size_t end) { out.append(text.data() + plain, end - plain); };
   for (std::size_t i = 0; i < text.size();) {
-    const char c = text[i];
-    const auto byte = static_cast<unsigned char>(c);
+    const auto byte = static_cast<unsigned char>(text[i]);
     if (byte >= 0x80) {
       const std::size_t length = sequence_length(text, i);
-      if (length) {
-        out.append(text.substr(i, length));
-      } else {
+      if (length == 0) {
+        flush(i);
         out += "\xEF\xBF\xBD";
+        plain = i + 1;
       }
       i += length ? length : 1;
       continue;
     }
-    ++i;
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (byte < 0x20 || byte == 0x7F) {
-          out += "\\u00";
-          out += kHex[byte >> 4];
-          out += kHex[byte & 15];
-        } else {
-          out += c;
-        }
+    if (byte < 0x20 || byte == 0x7F || byte == '"' || byte == '\\') {
+      flush(i);
+      append_escape(out, text[i]);
+      plain = i + 1;
     }
+    ++i;
   }
+  flush(text.size());
+}
+
+void append_json_string(std::string& out, std::string_view text) {
+  out += '"';
+  append_json_text(out, text);
   out += '"';
 }
 
@@ -164,9 +174,10 @@ void append_json_params(std::string& out, const Params& params) {
 
 // The parser itself does not recurse, but what walks its tree later does; and a value of two bytes of text takes up to
 // a hundred bytes of tree.
-Status check_json_bounds(std::string_view text, std::string_view what) {
+Status check_json_bounds(std::string_view text, std::string_view what, std::size_t max_members) {
   int depth = 0;
   std::size_t num_values = 0;
+  std::size_t num_members[kMaxJsonDepth + 1] = {};  // of the object that is open at each depth
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -178,8 +189,13 @@ Status check_json_bounds(std::string_view text, std::string_view what) {
     } else if (c == '{' || c == '[') {
       ++num_values;
       if (++depth > kMaxJsonDepth) return invalid_request(std::string(what) + " is nested too deeply");
+      num_members[depth < 0 ? 0 : depth] = 0;
     } else if (c == '}' || c == ']') {
       --depth;
+    } else if (c == ':') {
+      if (++num_members[depth < 0 ? 0 : depth] > max_members)
+        return invalid_request(std::string(what) + " holds an object of more than " + std::to_string(max_members) +
+                               " members");
     } else if (c == ',') {
       ++num_values;
     }

@@ -203,10 +203,15 @@ class RequestReader::Parser {
       body_ = make_raw_body_reader(config_.input_limit_bytes);
       return;
     }
-    if (!(body_kind(type) & match_.route->bodies)) {
+    const bool is_json_text = match_.route->bodies == kJsonText;
+    if (!(body_kind(type) & (is_json_text ? kJson : match_.route->bodies))) {
       error_ = http_error(415, "Content-Type must be one of: " + body_kind_names(match_.route->bodies),
                           "unsupported_content_type");
       error_->param = "Content-Type";
+      return;
+    }
+    if (is_json_text) {
+      body_ = make_raw_body_reader(config_.json_limit_bytes);
       return;
     }
     auto reader = make_body_reader(type, config_.json_limit_bytes);

@@ -11,6 +11,10 @@ constexpr ApiRoute kRoutes[] = {
     {Endpoint::model, "/v1/models/", true, "GET", kNoBody},
     {Endpoint::transcriptions, "/v1/audio/transcriptions", false, "POST", kMultipart},
     {Endpoint::translations, "/v1/audio/translations", false, "POST", kMultipart},
+    {Endpoint::chat_completions, "/v1/chat/completions", false, "POST", kJsonText},
+    {Endpoint::completions, "/v1/completions", false, "POST", kJsonText},
+    {Endpoint::tokenize, "/tokenize", false, "POST", kJsonText},
+    {Endpoint::detokenize, "/detokenize", false, "POST", kJsonText},
     {Endpoint::generate, "/generate", false, "POST", kMultipart | kUrlencoded | kJson},
     {Endpoint::input, "/generate/", true, "POST", kRaw},
 };

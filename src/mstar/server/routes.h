@@ -18,6 +18,10 @@ enum class Endpoint : std::uint8_t {
   model,
   transcriptions,
   translations,
+  chat_completions,
+  completions,
+  tokenize,
+  detokenize,
   generate,
   input
 };

@@ -62,11 +62,11 @@ class WholeTranscript final : public AnswerWriter {
     }
     return "application/json";
   }
-  Status on_chunk(const decl::Chunk& chunk, std::string&) override {
+  Status on_chunk(std::size_t, const decl::Chunk& chunk, std::string&) override {
     MSTAR_TRY(builder_.add(chunk));
     return ok_status();
   }
-  Status on_finished(const Finished& finished, std::string& out) override {
+  Status on_finished(std::size_t, const Finished& finished, std::string& out) override {
     MSTAR_TRY(builder_.finish(finished));
     out += write_transcript(builder_.transcript(), format_, options_);
     return ok_status();
@@ -85,7 +85,7 @@ class StreamedTranscript final : public AnswerWriter {
   std::string_view content_type() const override { return "text/event-stream; charset=utf-8"; }
   std::string_view keep_alive_frame() const override { return kSseKeepAlive; }
 
-  Status on_chunk(const decl::Chunk& chunk, std::string& out) override {
+  Status on_chunk(std::size_t, const decl::Chunk& chunk, std::string& out) override {
     MSTAR_TRY_ASSIGN(const std::string delta, builder_.add(chunk));
     if (delta.empty()) return ok_status();
     std::string json = "{\"type\":\"transcript.text.delta\",\"delta\":";
@@ -94,7 +94,7 @@ class StreamedTranscript final : public AnswerWriter {
     append_sse(out, json);
     return ok_status();
   }
-  Status on_finished(const Finished& finished, std::string& out) override {
+  Status on_finished(std::size_t, const Finished& finished, std::string& out) override {
     MSTAR_TRY(builder_.finish(finished));
     const Usage& usage = finished.usage;
     std::string json = "{\"type\":\"transcript.text.done\",\"text\":";
@@ -176,7 +176,7 @@ Status take_file(Form& form, decl::ApiRequest& request) {
 
 Result<Call> make_transcription(Form form, bool translate) {
   Call call;
-  decl::ApiRequest& request = call.request;
+  decl::ApiRequest& request = call.requests.emplace_back();
   request.route = translate ? decl::Route::audio_translations : decl::Route::audio_transcriptions;
   MSTAR_TRY_ASSIGN(request.model, form.fields.get_string("model", ""));
   if (request.model.empty()) return bad_field("model", "the field model is missing");
