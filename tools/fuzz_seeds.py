@@ -113,6 +113,13 @@ def safetensors():
     yield json.dumps({"metadata": {"total_size": 16}, "weight_map": {"a": "x-00001-of-00002.safetensors", "b": "y"}}).encode()
 
 
+def sse():
+    token = b'data: {"choices":[{"index":0,"text":" a","delta":{"content":"b"},"finish_reason":null}]}\n\n'
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}}'
+    yield b"\3: hello\r\nevent: x\r\n" + token + usage + b"\r\rdata: [DONE]\n\n"
+    yield b"\0\xef\xbb\xbfdata\ndata:\n\nid: 1\nretry: 5\rdata: " + b'{"error":{"message":"m"}}\r\n\r\ndata: cut'
+
+
 def yaml():
     for path in sorted((ROOT / "configs").glob("*.yaml")):
         yield path.read_bytes()
@@ -120,8 +127,8 @@ def yaml():
 
 def main():
     out = pathlib.Path(sys.argv[1])
-    seeds = {"media": media(), "multipart": [b"\5" + form()], "http_glue": http_glue(), "chat_body": chat_body(), "text": text(), "ct2": ct2(),
-             "gguf": gguf(), "safetensors": safetensors(), "yaml": yaml()}
+    seeds = {"media": media(), "multipart": [b"\5" + form()], "http_glue": http_glue(), "chat_body": chat_body(), "text": text(),
+             "ct2": ct2(), "gguf": gguf(), "safetensors": safetensors(), "sse": sse(), "yaml": yaml()}
     for target, inputs in seeds.items():
         (out / target).mkdir(parents=True, exist_ok=True)
         for i, data in enumerate(inputs):

@@ -76,7 +76,7 @@ class Calls(Case):
 
     def test_help_names_the_commands(self):
         out = self.check(mstar("--help"), 0).stdout
-        for command in ("serve", "transcribe", "run", "inspect"):
+        for command in ("serve", "transcribe", "run", "inspect", "bench"):
             self.assertIn(command, out)
         self.assertIn("--format", self.check(mstar("transcribe", "--help"), 0).stdout)
 
@@ -84,6 +84,20 @@ class Calls(Case):
         for call in ([], ["frob"], ["transcribe"], ["serve", "--frob"], ["transcribe", "a.wav", "--threads", "x"],
                      ["--log-level", "loud", "inspect", "x"]):
             self.check(mstar(*call), 2)
+
+    def test_bench_says_what_is_wrong(self):
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))  # not listening
+            nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
+            for call, status, words in (
+                    (["--url", nobody], 1, "nothing answers at " + nobody),
+                    (["--url", "https://x"], 2, "only http"),
+                    (["--rate", "1", "--offline"], 2, "one of --concurrency, --rate and --offline"),
+                    (["--input", "5-1"], 2, "--input: '5-1'"), (["--output", "0"], 2, "--output must be at least 1"),
+                    (["--requests", "0"], 2, "--requests must be from 1"), (["--route", "x"], 2, "--route must be"),
+                    (["--server-pid", "99999999", "--url", nobody], 2, "--server-pid: there is no process"),
+                    (["--api-key", "a b"], 2, "--api-key has")):
+                self.assertIn(words, self.check(mstar("bench", *call), status).stderr)
 
     def test_bad_format(self):
         result = self.check(mstar("transcribe", "a.wav", "--format", "pdf"), 2)

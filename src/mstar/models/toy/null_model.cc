@@ -1,0 +1,174 @@
+#include "mstar/models/toy/null_model.h"
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "mstar/engine/component_body.h"
+#include "mstar/models/text_surface.h"
+
+namespace mstar::models {
+namespace {
+
+using namespace decl;
+using engine::Forward;
+using engine::RowDemand;
+using engine::RowInputs;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kVocab = 1 << 24;  // of prompts; answers use kWords of them
+constexpr std::uint32_t kWords = 10'000;
+constexpr int kContext = 1 << 20;  // tokens of a prompt and its answer
+constexpr int kMaxRows = 1024;
+constexpr std::int64_t kMaxStepUs = 10'000'000;
+
+struct Refs {
+  PortRef prompt, token;
+  WalkRef prefill, decode;
+};
+
+// Each token follows from the one before it, the first one from the prompt's last one.
+std::int32_t next_token(std::int32_t token, std::uint64_t seed) {
+  const std::uint64_t mixed = (static_cast<std::uint64_t>(token) + seed + 1) * 0x9E3779B97F4A7C15u;
+  return static_cast<std::int32_t>((mixed >> 32) % kWords);
+}
+
+class NullBody final : public engine::ComponentBody {
+ public:
+  NullBody(const Refs& refs, std::int64_t step_us) : refs_(refs), step_(step_us) {}
+
+  std::vector<engine::SlotSpec> input_slots() const override { return {{.name = "ids", .dtype = DType::i32}}; }
+  std::vector<engine::SlotSpec> output_slots() const override {
+    return {{.name = "token", .dtype = DType::i32, .to_host = true}};
+  }
+  Result<RowDemand> declare(const RowInputs& row) override {
+    const Value* const prompt = row.value(refs_.prompt);
+    RowDemand demand;
+    demand.sources = {{0, prompt ? prompt : row.value(refs_.token)}};
+    demand.resources.tokens = prompt ? static_cast<int>(prompt->host.as<std::int32_t>().size()) : 1;
+    demand.results = {{.slot = 0, .output = 0, .items = 1}};
+    return demand;
+  }
+  std::size_t workspace_bytes(int, int) const override { return 0; }
+
+  Status forward(Forward& step, int) override {
+    const auto* const ids = step.input(0).data<std::int32_t>();
+    auto* const tokens = step.output(0).data<std::int32_t>();
+    for (int r = 0; r < step.num_rows(); ++r) {
+      const auto last = static_cast<std::size_t>(step.input_offsets(0)[static_cast<std::size_t>(r) + 1] - 1);
+      tokens[r] = next_token(ids[last], step.row(r).params->sampling.seed);
+    }
+    pace();
+    return ok_status();
+  }
+
+ private:
+  void pace() {
+    if (step_.count() == 0) return;
+    std::this_thread::sleep_until(last_end_ + step_);
+    last_end_ = Clock::now();
+  }
+
+  Refs refs_;
+  std::chrono::microseconds step_;
+  Clock::time_point last_end_ = Clock::now();
+};
+
+class NullPlan final : public Plan {
+ public:
+  explicit NullPlan(const Refs& refs) : refs_(refs) {}
+  Result<Decision> next(const PlanView& view) override {
+    if (!view.finished.valid()) return Decision(NextWalk{.walk = refs_.prefill});
+    const auto more = static_cast<int>(view.params.sampling.max_tokens) - 1;
+    if (view.finished == refs_.prefill && more > 0)
+      return Decision(NextWalk{.walk = refs_.decode, .caps = {{"decode", more}}});
+    return Decision(Done{Finish::length});
+  }
+
+ private:
+  Refs refs_;
+};
+
+Result<std::vector<std::int32_t>> prompt_ids(const ApiRequest& request) {
+  std::vector<std::int32_t> out;
+  const auto given = request.fields.values().find("prompt_ids");
+  if (given == request.fields.values().end()) {
+    const std::string& text = request.route == Route::chat_completions ? request.messages_json : request.text;
+    for (const char c : text) out.push_back(static_cast<unsigned char>(c));
+    return out;
+  }
+  const auto* const numbers = std::get_if<std::vector<double>>(&given->second);
+  if (!numbers) return invalid_request("'prompt_ids' must be a list of token ids").with_field("prompt_ids");
+  for (const double id : *numbers) {
+    if (!(id >= 0 && id < kVocab) || id != std::floor(id))
+      return invalid_request("'prompt_ids' holds what is no token id").with_field("prompt_ids");
+    out.push_back(static_cast<std::int32_t>(id));
+  }
+  return out;
+}
+
+Result<Intake> intake(const Refs& refs, const ApiRequest& request) {
+  const char* const field = request.route == Route::chat_completions ? "messages"
+                            : request.route == Route::completions    ? "prompt"
+                                                                     : "text";
+  Intake out;
+  MSTAR_TRY_ASSIGN(out.params.sampling, read_sampling(request.fields, kVocab));
+  MSTAR_TRY_ASSIGN(const std::vector<std::int32_t> ids, prompt_ids(request));
+  if (ids.empty()) return invalid_request(std::string("'") + field + "' is empty; say something").with_field(field);
+  auto& max_tokens = out.params.sampling.max_tokens;
+  if (max_tokens < 0) max_tokens = 16;
+  if (static_cast<std::int64_t>(ids.size()) + max_tokens > kContext)
+    return invalid_request("prompt and answer must fit into " + std::to_string(kContext) + " tokens").with_field(field);
+  MSTAR_TRY_ASSIGN(const std::int64_t seed, request.fields.get_int("seed", 0));  // the same answer without one, too
+  out.params.sampling.seed = static_cast<std::uint64_t>(seed);
+  out.params.fields = request.fields;
+  out.params.output_modalities = {Modality::text};
+  out.inputs[refs.prompt] = {HostValue::i32(ids)};
+  out.num_prompt_tokens = static_cast<std::int64_t>(ids.size());
+  return out;
+}
+
+std::string word(std::int32_t token) { return " " + std::to_string(token); }
+
+}  // namespace
+
+std::string null_model_text(std::span<const std::int32_t> prompt, std::uint64_t seed, int num_tokens) {
+  std::string out;
+  std::int32_t token = prompt.back();
+  for (int i = 0; i < num_tokens; ++i) out += word(token = next_token(token, seed));
+  return out;
+}
+
+Result<Decl> declare_null_model(const ModelSource& source) {
+  MSTAR_TRY_ASSIGN(const std::int64_t step_us, source.options.get_int("step_us", 0));
+  if (step_us < 0 || step_us > kMaxStepUs)
+    return bad_model("the option step_us must be from 0 to " + std::to_string(kMaxStepUs));
+  Decl d(source.name);
+  Refs r;
+  r.prompt = d.port({.name = "prompt", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {FromRequest{}}});
+  r.token = d.port({.name = "token",
+                    .dtype = DType::i32,
+                    .axes = {{"one", 1}},
+                    .travel = {Keep{}, ToClient{Modality::text, "utf8"}},
+                    .counts_token = true});
+  const auto body = d.component(DeviceComponent{.name = "null",
+                                                .build =
+                                                    [r, step_us](engine::BuildContext&) {
+                                                      return Result<std::unique_ptr<engine::ComponentBody>>(
+                                                          std::make_unique<NullBody>(r, step_us));
+                                                    },
+                                                .max_batch_rows = kMaxRows});
+  r.prefill = d.walk("prefill", Run{body, {r.prompt}, {r.token}});
+  r.decode = d.walk("decode", Loop{.name = "decode", .body = {Run{body, {r.token}, {r.token}}}, .at_most = kContext});
+  d.partition(
+      {.walks = {r.prefill, r.decode}, .plan = [r](const RequestParams&) { return std::make_unique<NullPlan>(r); }});
+  for (const Route route : {Route::generate, Route::completions, Route::chat_completions})
+    d.surface({.route = route,
+               .intake = [r](const ApiRequest& request) { return intake(r, request); },
+               .emit = [](PortRef, const HostValue& value, const RequestParams&) -> Result<Chunk> {
+                 return Chunk{Modality::text, "utf8", HostValue::utf8(word(value.as<std::int32_t>()[0]))};
+               }});
+  return d;
+}
+
+}  // namespace mstar::models
