@@ -1,0 +1,67 @@
+#include "mstar/models/checkpoint_numbers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace mstar::models {
+
+Result<int> Numbers::integer(const char* key, int least, int most, std::optional<int> fallback) const {
+  MSTAR_TRY_ASSIGN(const std::optional<double> found, find(key));
+  if (!found && fallback) return *fallback;
+  if (!found) return bad_model(where() + " has no '" + key + "'");
+  if (!(*found >= least && *found <= most) || *found != std::floor(*found))
+    return bad_model(where() + ": '" + key + "' must be a whole number from " + std::to_string(least) + " to " +
+                     std::to_string(most));
+  return static_cast<int>(*found);
+}
+
+Result<double> Numbers::number(const char* key, double fallback) const {
+  MSTAR_TRY_ASSIGN(const std::optional<double> found, find(key));
+  if (found && !(*found > 0)) return bad_model(where() + ": '" + std::string(key) + "' must be above 0");
+  return found.value_or(fallback);
+}
+
+Result<std::optional<double>> JsonNumbers::find(const char* key) const {
+  const auto it = object_.find(key);
+  if (it == object_.end() || it->is_null()) return std::optional<double>();
+  if (!it->is_number()) return bad_model(where_ + ": '" + key + "' must be a number");
+  return std::optional<double>(it->get<double>());
+}
+
+Result<std::optional<double>> GgufNumbers::find(const char* key) const {
+  const std::string whole = prefix_ + key;
+  if (!metadata_.find(whole)) return std::optional<double>();
+  MSTAR_TRY_ASSIGN(const double value, metadata_.number(whole));
+  return std::optional<double>(value);
+}
+
+Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight& matrix) {
+  MSTAR_TRY_ASSIGN(const std::string wanted, source.options.get_string("weights", "stored"));
+  if (wanted == "stored") return matrix.type.is_blocks() ? DType::f32 : matrix.type.dtype();
+  const auto dtype = dtype_from_name(wanted);
+  if (!dtype || (*dtype != DType::f32 && *dtype != DType::f16 && *dtype != DType::bf16 && *dtype != DType::i8))
+    return std::move(bad_model("option weights: '" + wanted + "' is none of stored, f32, f16, bf16, i8"))
+        .with_field("weights");
+  return *dtype;
+}
+
+Result<int> context_of(const ModelSource& source, int model_context_tokens) {
+  MSTAR_TRY_ASSIGN(const std::int64_t context,
+                   source.options.get_int("context_tokens", std::min(model_context_tokens, 8192)));
+  if (context < 16 || context > model_context_tokens)
+    return std::move(bad_model("option context_tokens must be from 16 to the model's " +
+                               std::to_string(model_context_tokens)))
+        .with_field("context_tokens");
+  return static_cast<int>(context);
+}
+
+Result<Shape> embedding_shape(const weights::Checkpoint& checkpoint, const std::string& name) {
+  const weights::StoredWeight* const weight = checkpoint.find(name);
+  if (!weight) return bad_model("the checkpoint has no '" + name + "'");
+  if (weight->shape.rank() != 2)
+    return bad_model("'" + name + "' has shape " + to_string(weight->shape) + ", not rank 2");
+  return weight->shape;
+}
+
+}  // namespace mstar::models

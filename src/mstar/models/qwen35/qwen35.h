@@ -1,0 +1,13 @@
+// Qwen3.5 language models, dense sizes: text in, text out.
+#pragma once
+
+#include "mstar/models/model.h"
+
+namespace mstar::models {
+
+bool qwen35_recognises(const ModelSource& source);
+// Options: weights (stored, f32, f16, bf16, i8), context_tokens (default: the model's own, 8192 at most), state (f32,
+// bf16: how the delta rule's state is kept).
+Result<decl::Decl> declare_qwen35(const ModelSource& source);
+
+}  // namespace mstar::models

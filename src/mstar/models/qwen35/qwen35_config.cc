@@ -1,0 +1,273 @@
+#include "mstar/models/qwen35/qwen35_config.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "mstar/models/checkpoint_numbers.h"
+#include "mstar/models/qwen35/qwen35.h"
+#include "mstar/nn/rotary.h"
+#include "mstar/ops/causal_conv1d/causal_conv1d.h"
+
+namespace mstar::models {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kPrefixes[] = {"model.language_model.", "model."};
+
+const char* prefix_of(const weights::Checkpoint& checkpoint) {
+  for (const char* const prefix : kPrefixes)
+    if (checkpoint.find(std::string(prefix) + "embed_tokens.weight")) return prefix;
+  return nullptr;
+}
+
+// Sizes that the two blocks must have, whatever the source.
+Status check(const Qwen35Config& c) {
+  const auto multiple = [](int a, int b, const char* what) {
+    return a % b == 0 ? ok_status() : bad_model(std::to_string(a) + what + std::to_string(b));
+  };
+  MSTAR_TRY(multiple(c.attention.heads, c.attention.kv_heads, " query heads are no multiple of the key heads, "));
+  MSTAR_TRY(
+      multiple(c.delta.heads, c.delta.key_heads, " value heads of a delta net are no multiple of its key heads, "));
+  MSTAR_TRY(multiple(c.attention.head_dim, 16, " dimensions of a head are no multiple of "));
+  MSTAR_TRY(multiple(c.delta.value_dim, 16, " dimensions of a delta net's values are no multiple of "));
+  const std::int64_t widths[] = {static_cast<std::int64_t>(c.attention.heads) * c.attention.head_dim,
+                                 static_cast<std::int64_t>(c.delta.key_heads) * c.delta.key_dim,
+                                 static_cast<std::int64_t>(c.delta.heads) * c.delta.value_dim};
+  for (const std::int64_t width : widths)
+    if (width > kMaxWidth) return bad_model("heads of " + std::to_string(width) + " dimensions together are too many");
+  if (c.num_attention_layers() == 0) return bad_model("a Qwen3.5 model without a layer of full attention");
+  return ok_status();
+}
+
+Status read_rotary(Qwen35Config& out, double theta, int rotary) {
+  if (rotary < 2 || rotary % 2 || rotary > out.attention.head_dim)
+    return bad_model("a head of " + std::to_string(out.attention.head_dim) + " dimensions can't have " +
+                     std::to_string(rotary) + " rotated ones");
+  out.frequencies = nn::inverse_frequencies(rotary, theta);
+  return ok_status();
+}
+
+// ---- Hugging Face
+
+// The three axes of a position are equal for text, so that it does not matter which pair belongs to which axis.
+Status read_hf_rotary(Qwen35Config& out, const json& config) {
+  const json none = json::object();
+  const auto found = config.find("rope_parameters");
+  const json& parameters = found != config.end() && found->is_object() ? *found : none;
+  const std::string type = parameters.value("rope_type", std::string("default"));
+  if (type != "default") return bad_model("config.json: rope type '" + type + "' is not supported here");
+  const JsonNumbers outer(config, "config.json"), inner(parameters, "config.json's rope_parameters");
+  MSTAR_TRY_ASSIGN(double theta, outer.number("rope_theta", 10000.0));
+  MSTAR_TRY_ASSIGN(theta, inner.number("rope_theta", theta));
+  MSTAR_TRY_ASSIGN(double partial, outer.number("partial_rotary_factor", 0.25));
+  MSTAR_TRY_ASSIGN(partial, inner.number("partial_rotary_factor", partial));
+  return read_rotary(out, theta, static_cast<int>(out.attention.head_dim * std::min(partial, 1.0)));
+}
+
+Status read_hf_sizes(Qwen35Config& out, const JsonNumbers& numbers) {
+  auto& a = out.attention;
+  auto& d = out.delta;
+  MSTAR_TRY_ASSIGN(a.heads, numbers.integer("num_attention_heads", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(a.kv_heads, numbers.integer("num_key_value_heads", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(a.head_dim, numbers.integer("head_dim", 1, kMaxWidth, 256));
+  MSTAR_TRY_ASSIGN(d.key_heads, numbers.integer("linear_num_key_heads", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(d.heads, numbers.integer("linear_num_value_heads", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(d.key_dim, numbers.integer("linear_key_head_dim", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(d.value_dim, numbers.integer("linear_value_head_dim", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(d.taps, numbers.integer("linear_conv_kernel_dim", 2, kMaxConvTaps));
+  MSTAR_TRY_ASSIGN(out.ffn_dim, numbers.integer("intermediate_size", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(out.text.context_tokens, numbers.integer("max_position_embeddings", 1, kMaxContextTokens));
+  MSTAR_TRY_ASSIGN(const double epsilon, numbers.number("rms_norm_eps", 1e-6));
+  out.text.norm_epsilon = static_cast<float>(epsilon);
+  return ok_status();
+}
+
+Result<Qwen35Config> read_hf(const ModelSource& source) {
+  Qwen35Config out;
+  MSTAR_TRY_ASSIGN(const json whole, read_json_file(source.directory / "config.json", true));
+  const auto nested = whole.find("text_config");
+  const json& config = nested != whole.end() && nested->is_object() ? *nested : whole;
+  const JsonNumbers numbers(config, "config.json");
+  const char* const prefix = prefix_of(*source.checkpoint);
+  if (!prefix) return bad_model("the checkpoint has no 'model.embed_tokens.weight'");
+  out.prefix = prefix;
+  const std::string table = out.prefix + "embed_tokens.weight";
+  MSTAR_TRY_ASSIGN(const Shape embedding, embedding_shape(*source.checkpoint, table));
+  out.text.architecture = "qwen3_5";
+  out.text.vocab = static_cast<int>(embedding[0]);
+  out.text.dim = static_cast<int>(embedding[1]);
+  out.text.norm_offset = 1;
+  out.text.tied = source.checkpoint->find("lm_head.weight") == nullptr;
+  MSTAR_TRY(read_hf_sizes(out, numbers));
+  MSTAR_TRY_ASSIGN(const int layers, numbers.integer("num_hidden_layers", 1, kMaxLayers));
+  for (int i = 0; i < layers; ++i)
+    out.full_attention.push_back(
+        source.checkpoint->find(out.prefix + "layers." + std::to_string(i) + ".self_attn.q_proj.weight") != nullptr);
+  if (config.value("hidden_act", std::string("silu")) != "silu")
+    return bad_model("config.json: 'hidden_act' must be silu");
+  MSTAR_TRY_ASSIGN(out.text.storage, storage_of(source, *source.checkpoint->find(table)));
+  MSTAR_TRY(read_hf_rotary(out, config));
+  MSTAR_TRY_ASSIGN(out.text.text, read_hf_text(source.directory, config));
+  return out;
+}
+
+// ---- GGUF
+
+// Converters store the weights of the zero-centred norms plus one, -exp(A_log) for A_log, and the value heads of a key
+// head apart (llama.cpp, conversion/qwen.py).
+Result<Qwen35Config> read_gguf(const ModelSource& source) {
+  Qwen35Config out;
+  const weights::Checkpoint& checkpoint = *source.checkpoint;
+  const GgufNumbers numbers(checkpoint.metadata(), "qwen35.");
+  auto& a = out.attention;
+  auto& d = out.delta;
+  MSTAR_TRY_ASSIGN(const Shape embedding, embedding_shape(checkpoint, "token_embd.weight"));
+  out.text.architecture = "qwen35";
+  out.text.vocab = static_cast<int>(embedding[0]);
+  out.text.dim = static_cast<int>(embedding[1]);
+  out.text.tied = checkpoint.find("output.weight") == nullptr;
+  MSTAR_TRY_ASSIGN(a.heads, numbers.integer("attention.head_count", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(a.kv_heads, numbers.integer("attention.head_count_kv", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(a.head_dim, numbers.integer("attention.key_length", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(d.key_heads, numbers.integer("ssm.group_count", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(d.heads, numbers.integer("ssm.time_step_rank", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(d.key_dim, numbers.integer("ssm.state_size", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(const int values, numbers.integer("ssm.inner_size", 1, kMaxWidth));
+  if (values % d.heads != 0) return bad_model("qwen35.ssm.inner_size is no multiple of qwen35.ssm.time_step_rank");
+  d.value_dim = values / d.heads;
+  MSTAR_TRY_ASSIGN(d.taps, numbers.integer("ssm.conv_kernel", 2, kMaxConvTaps));
+  d.interleaved_heads = true;
+  a.norm_offset = 0;
+  MSTAR_TRY_ASSIGN(out.ffn_dim, numbers.integer("feed_forward_length", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(out.text.context_tokens, numbers.integer("context_length", 1, kMaxContextTokens));
+  MSTAR_TRY_ASSIGN(const double epsilon, numbers.number("attention.layer_norm_rms_epsilon", 1e-6));
+  out.text.norm_epsilon = static_cast<float>(epsilon);
+  MSTAR_TRY_ASSIGN(const int blocks, numbers.integer("block_count", 1, kMaxLayers));
+  MSTAR_TRY_ASSIGN(const int further, numbers.integer("nextn_predict_layers", 0, blocks - 1, 0));
+  for (int i = 0; i < blocks - further; ++i)
+    out.full_attention.push_back(checkpoint.find("blk." + std::to_string(i) + ".attn_q.weight") != nullptr);
+  MSTAR_TRY_ASSIGN(const double theta, numbers.number("rope.freq_base", 10000.0));
+  MSTAR_TRY_ASSIGN(const int rotary, numbers.integer("rope.dimension_count", 2, a.head_dim));
+  MSTAR_TRY(read_rotary(out, theta, rotary));
+  MSTAR_TRY_ASSIGN(out.text.storage, storage_of(source, *checkpoint.find("token_embd.weight")));
+  MSTAR_TRY_ASSIGN(out.text.text, read_gguf_text(checkpoint.metadata()));
+  return out;
+}
+
+// Names within a layer -> homes within decoder.layer.N, for both sources.
+struct LayerNames {
+  std::vector<const char*> from;
+  const char* to;
+};
+const LayerNames kHf[] = {
+    {{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"}, "qkv.weight"},
+    {{"self_attn.o_proj.weight"}, "out.weight"},
+    {{"self_attn.q_norm.weight"}, "q_norm.weight"},
+    {{"self_attn.k_norm.weight"}, "k_norm.weight"},
+    {{"linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_z.weight", "linear_attn.in_proj_b.weight",
+      "linear_attn.in_proj_a.weight"},
+     "in.weight"},
+    {{"linear_attn.conv1d.weight"}, "conv.weight"},
+    {{"linear_attn.A_log"}, "log_rate"},
+    {{"linear_attn.dt_bias"}, "dt_bias"},
+    {{"linear_attn.norm.weight"}, "norm.weight"},
+    {{"linear_attn.out_proj.weight"}, "out.weight"},
+    {{"mlp.gate_proj.weight", "mlp.up_proj.weight"}, "gate_up.weight"},
+    {{"mlp.down_proj.weight"}, "down.weight"},
+    {{"input_layernorm.weight"}, "norm1.weight"},
+    {{"post_attention_layernorm.weight"}, "norm2.weight"},
+};
+const LayerNames kGguf[] = {
+    {{"attn_q.weight", "attn_k.weight", "attn_v.weight"}, "qkv.weight"},
+    {{"attn_output.weight"}, "out.weight"},
+    {{"attn_q_norm.weight"}, "q_norm.weight"},
+    {{"attn_k_norm.weight"}, "k_norm.weight"},
+    {{"attn_qkv.weight", "attn_gate.weight", "ssm_beta.weight", "ssm_alpha.weight"}, "in.weight"},
+    {{"ssm_conv1d.weight"}, "conv.weight"},
+    {{"ssm_a"}, "minus_rate"},
+    {{"ssm_dt.bias"}, "dt_bias"},
+    {{"ssm_norm.weight"}, "norm.weight"},
+    {{"ssm_out.weight"}, "out.weight"},
+    {{"ffn_gate.weight", "ffn_up.weight"}, "gate_up.weight"},
+    {{"ffn_down.weight"}, "down.weight"},
+    {{"attn_norm.weight"}, "norm1.weight"},
+    {{"post_attention_norm.weight"}, "norm2.weight"},
+};
+
+void add_layer_rules(std::vector<decl::WeightRule>& rules, const std::string& layer,
+                     std::span<const LayerNames> names) {
+  for (const LayerNames& each : names) {
+    const std::string to = std::string("decoder.layer.*.") + each.to;
+    if (each.from.size() == 1) {
+      rules.push_back(decl::Rename{layer + each.from[0], to});
+      continue;
+    }
+    decl::Fuse fuse{.from = {}, .to = to};
+    for (const char* const from : each.from) fuse.from.push_back(layer + from);
+    rules.push_back(std::move(fuse));
+  }
+}
+
+Result<DType> state_dtype(const ModelSource& source) {
+  MSTAR_TRY_ASSIGN(const std::string wanted, source.options.get_string("state", "f32"));
+  if (wanted == "f32") return DType::f32;
+  if (wanted == "bf16") return DType::bf16;
+  return std::move(bad_model("option state: '" + wanted + "' is neither f32 nor bf16")).with_field("state");
+}
+
+}  // namespace
+
+int Qwen35Config::num_attention_layers() const {
+  return static_cast<int>(std::count(full_attention.begin(), full_attention.end(), true));
+}
+
+bool qwen35_recognises(const ModelSource& source) {
+  if (source.checkpoint->format() == weights::Format::gguf) {
+    const auto architecture = source.checkpoint->metadata().string("general.architecture");
+    return architecture && *architecture == "qwen35";
+  }
+  if (!prefix_of(*source.checkpoint)) return false;
+  const auto config = read_json_file(source.directory / "config.json", true);
+  if (!config) return false;
+  const auto type = config->find("model_type");
+  return type != config->end() && (*type == "qwen3_5" || *type == "qwen3_5_text");
+}
+
+Result<Qwen35Config> Qwen35Config::read(const ModelSource& source) {
+  const bool gguf = source.checkpoint->format() == weights::Format::gguf;
+  MSTAR_TRY_ASSIGN(Qwen35Config out, gguf ? read_gguf(source) : read_hf(source));
+  MSTAR_TRY(check(out));
+  out.attention.dim = out.delta.dim = out.text.dim;
+  out.attention.norm_epsilon = out.delta.norm_epsilon = out.text.norm_epsilon;
+  MSTAR_TRY_ASSIGN(const std::string kept, source.options.get_string("weights", "stored"));
+  out.text.keep_blocks = kept == "stored";
+  MSTAR_TRY_ASSIGN(out.state, state_dtype(source));
+  MSTAR_TRY_ASSIGN(out.text.context_tokens, context_of(source, out.text.context_tokens));
+  return out;
+}
+
+std::vector<decl::WeightRule> qwen35_weight_rules(const Qwen35Config& config, const weights::Checkpoint& checkpoint) {
+  using namespace decl;
+  std::vector<WeightRule> rules;
+  if (checkpoint.format() == weights::Format::gguf) {
+    // Blocks behind the last one predict further tokens.
+    const int further = config.num_layers();
+    for (int i = further; checkpoint.find("blk." + std::to_string(i) + ".attn_norm.weight"); ++i)
+      rules.push_back(Drop{"blk." + std::to_string(i) + ".*"});
+    add_layer_rules(rules, "blk.*.", kGguf);
+    rules.push_back(Rename{"token_embd.weight", "decoder.embedding.weight"});
+    rules.push_back(Rename{"output_norm.weight", "decoder.norm.weight"});
+    rules.push_back(Rename{"output.weight", "decoder.head.weight"});
+    return rules;
+  }
+  add_layer_rules(rules, config.prefix + "layers.*.", kHf);
+  rules.push_back(Rename{config.prefix + "embed_tokens.weight", "decoder.embedding.weight"});
+  rules.push_back(Rename{config.prefix + "norm.weight", "decoder.norm.weight"});
+  rules.push_back(Rename{"lm_head.weight", "decoder.head.weight"});
+  rules.push_back(Drop{"mtp.*"});
+  rules.push_back(Drop{"model.visual.*"});
+  return rules;
+}
+
+}  // namespace mstar::models

@@ -1,0 +1,77 @@
+#include "mstar/models/text_decoder.h"
+
+#include "mstar/models/text_decoder_body.h"
+#include "mstar/models/text_surface.h"
+
+namespace mstar::models {
+namespace {
+
+using namespace decl;
+
+struct Walks {
+  WalkRef prefill, decode;
+};
+
+// prefill, then decode until a stop id or the budget.
+class TextPlan final : public Plan {
+ public:
+  TextPlan(Walks walks, PortRef token) : walks_(walks), token_(token) {}
+  Result<Decision> next(const PlanView& view) override {
+    if (!view.finished.valid()) return Decision(NextWalk{.walk = walks_.prefill});
+    if (view.finished == walks_.prefill) {
+      NextWalk decode{.walk = walks_.decode};
+      decode.inputs.push_back({token_, view.kept.at(token_)});
+      decode.caps = {{"decode", static_cast<int>(view.params.sampling.max_tokens - 1)}};
+      return Decision(std::move(decode));
+    }
+    return Decision(Done{view.loop_ends.at("decode") == LoopEnd::stop ? Finish::stop : Finish::length});
+  }
+
+ private:
+  Walks walks_;
+  PortRef token_;
+};
+
+}  // namespace
+
+void add_text_decoder(Decl& d, std::shared_ptr<const TextDecoderConfig> config, TextDecoderParts parts) {
+  const TextDecoderConfig& c = *config;
+  TextDecoderRefs r;
+  Walks w;
+  r.config = config;
+  r.kv = parts.kv;
+  r.sampler = d.resource(Sampler{.name = "decoder.sampler", .vocab = c.vocab, .penalties = true, .min_p = true});
+  r.prompt = d.port({.name = "prompt", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {FromRequest{}}});
+  r.token = d.port({.name = "token",
+                    .dtype = DType::i32,
+                    .axes = {{"one", 1}},
+                    .travel = {Keep{}, FromPlan{}, ToClient{Modality::text, "utf8"}},
+                    .counts_token = true});
+  r.logprobs =
+      d.port({.name = "logprobs", .axes = {{"tokens"}, {"pair", 2}}, .travel = {ToClient{Modality::text, "f32"}}});
+  std::vector<ResourceRef> uses = {r.kv, r.sampler};
+  uses.insert(uses.end(), parts.more.begin(), parts.more.end());
+  const auto backbone = d.component(DeviceComponent{.name = "decoder",
+                                                    .build = build_text_decoder(r, std::move(parts.build)),
+                                                    .homes = {"decoder."},
+                                                    .uses = std::move(uses),
+                                                    .max_batch_rows = 64,
+                                                    .max_batch_tokens = 512,
+                                                    .chunked_prefill = true});
+  const std::vector<PortRef> out = {r.token, r.logprobs};
+  const TokenStop stop{.token = r.token, .ids = c.text.stop_ids, .prefill_walks = {"prefill"}};
+  w.prefill = d.walk("prefill", Run{backbone, {r.prompt}, out});
+  w.decode = d.walk(
+      "decode",
+      Loop{.name = "decode", .body = {Run{backbone, {r.token}, out}}, .stop = stop, .at_most = c.context_tokens});
+  d.partition({.walks = {w.prefill, w.decode},
+               .plan = [w, r](const RequestParams&) { return std::make_unique<TextPlan>(w, r.token); }});
+  add_text_surfaces(d, std::make_shared<const TextModel>(TextModel{.text = c.text,
+                                                                   .context_tokens = c.context_tokens,
+                                                                   .vocab = c.vocab,
+                                                                   .prompt = r.prompt,
+                                                                   .token = r.token,
+                                                                   .logprobs = r.logprobs}));
+}
+
+}  // namespace mstar::models

@@ -1,0 +1,52 @@
+// What decoder language models share: embedding, layers of any kind, head, the drawn token; and what they declare.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mstar/decl/decl.h"
+#include "mstar/engine/component_body.h"
+#include "mstar/models/checkpoint_text.h"
+#include "mstar/nn/linear.h"
+
+namespace mstar::models {
+
+struct TextDecoderConfig {
+  std::string architecture;
+  int dim = 0;
+  int vocab = 0;
+  int context_tokens = 0;  // prompt and answer together
+  bool tied = false;       // the head is the embedding table
+  float norm_epsilon = 1e-6f;
+  float norm_offset = 0;       // 1 where the checkpoint holds weight - 1
+  DType storage = DType::f32;  // of matrices that are not in blocks
+  bool keep_blocks = true;     // matrices in blocks stay so
+  CheckpointText text;
+};
+
+// The layers between embedding and last norm. Thread: the step's owner.
+class DecoderStack {
+ public:
+  virtual ~DecoderStack() = default;
+  // x [tokens, dim] f32 in place; positions [tokens] i32. Rows may begin anywhere in their sequences.
+  virtual Status run(engine::Forward& step, TensorView x, TensorView positions) const = 0;
+  // Arena bytes that run() takes and gives back.
+  virtual std::size_t workspace_bytes(int tokens, int num_threads) const = 0;
+  virtual std::size_t bytes() const = 0;
+};
+
+// A family's own part of a declaration.
+struct TextDecoderParts {
+  decl::ResourceRef kv;                      // a PagedKv: counts the positions
+  std::vector<decl::ResourceRef> more = {};  // what else the layers use
+  // Takes the homes "decoder.layer.*".
+  std::function<Result<std::unique_ptr<DecoderStack>>(const nn::LoadContext& load, engine::BuildContext& build)> build;
+};
+
+// Adds sampler, ports, the component "decoder", the walks prefill and decode with their plan, and the text surfaces.
+// Homes beside the layers': decoder.embedding [vocab, dim], decoder.norm [dim], decoder.head [vocab, dim] unless tied.
+void add_text_decoder(decl::Decl& d, std::shared_ptr<const TextDecoderConfig> config, TextDecoderParts parts);
+
+}  // namespace mstar::models

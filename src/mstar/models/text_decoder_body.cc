@@ -1,0 +1,178 @@
+#include "mstar/models/text_decoder_body.h"
+
+#include <algorithm>
+
+#include "mstar/nn/rms_norm.h"
+#include "mstar/ops/embedding/embedding.h"
+#include "mstar/ops/sample/sample.h"
+#include "mstar/resource/paged_kv.h"
+#include "mstar/resource/sampler_rows.h"
+
+namespace mstar::models {
+namespace {
+
+using engine::Forward;
+using engine::RowDemand;
+using engine::RowInputs;
+
+std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float) + 256; }
+
+class TextDecoder final : public engine::ComponentBody {
+ public:
+  template <class BuildStack>
+  static Result<std::unique_ptr<engine::ComponentBody>> build(const TextDecoderRefs& refs, engine::BuildContext& build,
+                                                              const BuildStack& build_stack) {
+    const TextDecoderConfig& c = *refs.config;
+    if (build.device.id().backend != Backend::cpu)
+      return bad_model("'" + c.architecture + "' models run on the CPU only for now");
+    auto out = std::unique_ptr<TextDecoder>(new TextDecoder(refs));
+    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.keep_blocks};
+    out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
+    MSTAR_TRY_ASSIGN(out->embedding_, nn::Linear::load(context, "decoder.embedding", c.vocab, c.dim, false));
+    MSTAR_TRY_ASSIGN(out->stack_, build_stack(context, build));
+    MSTAR_TRY_ASSIGN(out->norm_, nn::RmsNorm::load(context, "decoder.norm", c.dim, c.norm_epsilon, c.norm_offset));
+    if (!c.tied) {
+      MSTAR_TRY_ASSIGN(out->head_, nn::Linear::load(context, "decoder.head", c.vocab, c.dim, false));
+    }
+    return std::unique_ptr<engine::ComponentBody>(std::move(out));
+  }
+
+  std::vector<engine::SlotSpec> input_slots() const override { return {{.name = "ids", .dtype = DType::i32}}; }
+  std::vector<engine::SlotSpec> output_slots() const override {
+    return {{.name = "token", .dtype = DType::i32, .to_host = true},
+            {.name = "logprobs", .dtype = DType::f32, .item_dims = {2}, .to_host = true}};
+  }
+
+  Result<RowDemand> declare(const RowInputs& row) override {
+    const Value* const prompt = row.value(refs_.prompt);
+    const Value* const ids = prompt ? prompt : row.value(refs_.token);
+    if (!ids) return internal_error("a row of the decoder without tokens");
+    RowDemand demand;
+    demand.sources = {{0, ids}};
+    demand.resources.tokens = prompt ? static_cast<int>(prompt->host.as<std::int32_t>().size()) : 1;
+    demand.resources.samples = true;
+    demand.results = {{.slot = 0, .output = 0, .items = 1}};
+    const int num_logprobs = row.params->sampling.num_logprobs;
+    if (num_logprobs >= 0) demand.results.push_back({.slot = 1, .output = 1, .items = 1 + num_logprobs});
+    return demand;
+  }
+
+  std::size_t workspace_bytes(int rows, int tokens) const override {
+    const TextDecoderConfig& c = *refs_.config;
+    const std::int64_t r = rows;
+    return floats(static_cast<std::int64_t>(tokens) * c.dim) + floats(r * c.dim) + 2 * floats(r * c.vocab) + floats(r) +
+           static_cast<std::size_t>(r) * 256 +
+           std::max({stack_->workspace_bytes(tokens, num_threads_), head().workspace_bytes(rows, num_threads_),
+                     sample_workspace_bytes(c.vocab, num_threads_)});
+  }
+  std::size_t weight_bytes() const override {
+    return embedding_.bytes() + norm_.bytes() + head_.bytes() + stack_->bytes();
+  }
+
+  Status forward(Forward& step, int) override {
+    OpContext& ops = step.ops();
+    const auto mark = ops.arena.mark();
+    auto& kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.kv));
+    const std::int64_t tokens = step.token_offsets().back();
+    const TensorView x = ops.temporary(DType::f32, {tokens, refs_.config->dim});
+    const TensorView positions(const_cast<std::int32_t*>(kv.positions(step.plan_slot())), DType::i32, {tokens});
+    MSTAR_TRY(embedding(ops, {.ids = step.input(0), .tied = &embedding_.weight(), .out = x}));
+    MSTAR_TRY(stack_->run(step, x, positions));
+    MSTAR_TRY(sample_last(step, x));
+    ops.arena.rewind(mark);
+    return ok_status();
+  }
+
+ private:
+  explicit TextDecoder(const TextDecoderRefs& refs) : refs_(refs) {}
+  const nn::Linear& head() const { return refs_.config->tied ? embedding_ : head_; }
+
+  // Logits of each row's last token, and the token drawn from them.
+  Status sample_last(Forward& step, TensorView x) {
+    OpContext& ops = step.ops();
+    const TextDecoderConfig& c = *refs_.config;
+    const std::int64_t num_rows = step.num_rows();
+    const TensorView last = ops.temporary(DType::f32, {num_rows, c.dim});
+    for (std::int64_t r = 0; r < num_rows; ++r)
+      ops.device.copy_within(last.at(r).pointer,
+                             x.at(step.token_offsets()[static_cast<std::size_t>(r) + 1] - 1).pointer,
+                             sizeof(float) * static_cast<std::size_t>(c.dim), ops.stream);
+    MSTAR_TRY(norm_.run(ops, last, last));
+    const TensorView logits = ops.temporary(DType::f32, {num_rows, c.vocab});
+    MSTAR_TRY(head().run(ops, last, logits));
+    return draw(step, logits);
+  }
+
+  SampleRow sample_row(const resource::SamplerPool& sampler, const resource::SamplerRow& wanted,
+                       const RowInputs& row) const {
+    const resource::TokenHistory history = sampler.history(row.request);
+    SampleRow out = {.repetition_penalty = wanted.repetition_penalty,
+                     .seen = history.seen,
+                     .biases = history.biases,
+                     .temperature = wanted.temperature,
+                     .top_k = wanted.top_k,
+                     .top_p = wanted.top_p,
+                     .min_p = wanted.min_p,
+                     .seed = wanted.seed,
+                     .offset = wanted.offset};
+    if (wanted.needs_more_tokens) {
+      out.suppress = refs_.config->text.stop_ids;
+      out.more_suppress = row.params->sampling.stop_ids;
+    }
+    return out;
+  }
+
+  Status draw(Forward& step, TensorView logits) {
+    OpContext& ops = step.ops();
+    auto& sampler = static_cast<resource::SamplerPool&>(step.resource(refs_.sampler));
+    const auto& wanted = sampler.rows(step.plan_slot());
+    const auto num_rows = static_cast<std::size_t>(step.num_rows());
+    std::vector<SampleRow> rows(num_rows);
+    std::vector<TensorView> raw(num_rows);  // logits as the model gave them, where the client is told of them
+    for (std::size_t r = 0; r < num_rows; ++r) {
+      const RowInputs& row = step.row(static_cast<int>(r));
+      if (row.value(refs_.prompt)) sampler.note_prompt(row.request, ids_of(step, r));
+      rows[r] = sample_row(sampler, wanted[r], row);
+      if (row.params->sampling.num_logprobs < 0) continue;
+      const TensorView own = logits.at(static_cast<std::int64_t>(r));
+      raw[r] = ops.temporary(DType::f32, {own.dim(0)});
+      ops.device.copy_within(raw[r].pointer, own.pointer, own.bytes(), ops.stream);
+    }
+    const TensorView scores = ops.temporary(DType::f32, {static_cast<std::int64_t>(num_rows)});
+    const TensorView tokens = step.output(0);
+    MSTAR_TRY(sample(ops, {.logits = logits, .rows = rows, .tokens = tokens, .log_probs = scores}));
+    for (std::size_t r = 0; r < num_rows; ++r) {
+      const std::int32_t token = tokens.data<std::int32_t>()[r];
+      sampler.note_drawn(step.row(static_cast<int>(r)).request, token);
+      if (!raw[r].pointer) continue;
+      const auto offsets = step.output_offsets(1);
+      MSTAR_TRY(log_probabilities(
+          ops, {.logits = raw[r], .token = token, .out = step.output(1).slice(offsets[r], offsets[r + 1])}));
+    }
+    return ok_status();
+  }
+
+  std::span<const std::int32_t> ids_of(const Forward& step, std::size_t row) const {
+    const auto offsets = step.input_offsets(0);
+    return {step.input(0).data<std::int32_t>() + offsets[row],
+            static_cast<std::size_t>(offsets[row + 1] - offsets[row])};
+  }
+
+  TextDecoderRefs refs_;
+  int num_threads_ = 1;
+  nn::Linear embedding_, head_;
+  std::unique_ptr<DecoderStack> stack_;
+  nn::RmsNorm norm_;
+};
+
+}  // namespace
+
+decl::BuildBody build_text_decoder(
+    const TextDecoderRefs& refs,
+    std::function<Result<std::unique_ptr<DecoderStack>>(const nn::LoadContext&, engine::BuildContext&)> build_stack) {
+  return [refs, build_stack = std::move(build_stack)](engine::BuildContext& context) {
+    return TextDecoder::build(refs, context, build_stack);
+  };
+}
+
+}  // namespace mstar::models
