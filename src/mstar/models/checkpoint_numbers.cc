@@ -29,6 +29,13 @@ Result<std::optional<double>> JsonNumbers::find(const char* key) const {
   return std::optional<double>(it->get<double>());
 }
 
+Result<std::string> JsonNumbers::text(const char* key, const std::string& fallback) const {
+  const auto it = object_.find(key);
+  if (it == object_.end() || it->is_null()) return fallback;
+  if (!it->is_string()) return bad_model(where_ + ": '" + key + "' must be a string");
+  return it->get<std::string>();
+}
+
 Result<std::optional<double>> GgufNumbers::find(const char* key) const {
   const std::string whole = prefix_ + key;
   if (!metadata_.find(whole)) return std::optional<double>();

@@ -32,6 +32,7 @@ class JsonNumbers final : public Numbers {
   JsonNumbers(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {}
   Result<std::optional<double>> find(const char* key) const override;
   std::string where() const override { return where_; }
+  Result<std::string> text(const char* key, const std::string& fallback = "") const;
 
  private:
   const nlohmann::json& object_;

@@ -1,12 +1,10 @@
 #include "mstar/models/decoder_lm/decoder_config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <optional>
 
-#include "mstar/models/checkpoint_text.h"
+#include "mstar/models/checkpoint_numbers.h"
 #include "mstar/models/decoder_lm/decoder_lm.h"
 
 namespace mstar::models {
@@ -15,67 +13,10 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kArchitectures[] = {"llama", "qwen2", "qwen3"};
-constexpr int kMaxLayers = 1024, kMaxWidth = 1 << 20, kMaxContextTokens = 1 << 24;
 
 bool is_known(std::string_view architecture) {
   return std::find(std::begin(kArchitectures), std::end(kArchitectures), architecture) != std::end(kArchitectures);
 }
-
-// Numbers of either source under one name each; a missing one gives the fallback, or an error without one.
-class Numbers {
- public:
-  virtual ~Numbers() = default;
-  virtual Result<std::optional<double>> find(const char* key) const = 0;
-  virtual std::string where() const = 0;
-
-  Result<int> integer(const char* key, int least, int most, std::optional<int> fallback = {}) const {
-    MSTAR_TRY_ASSIGN(const std::optional<double> found, find(key));
-    if (!found && fallback) return *fallback;
-    if (!found) return bad_model(where() + " has no '" + key + "'");
-    if (!(*found >= least && *found <= most) || *found != std::floor(*found))
-      return bad_model(where() + ": '" + key + "' must be a whole number from " + std::to_string(least) + " to " +
-                       std::to_string(most));
-    return static_cast<int>(*found);
-  }
-  Result<double> number(const char* key, double fallback) const {
-    MSTAR_TRY_ASSIGN(const std::optional<double> found, find(key));
-    if (found && !(*found > 0)) return bad_model(where() + ": '" + std::string(key) + "' must be above 0");
-    return found.value_or(fallback);
-  }
-};
-
-class JsonNumbers final : public Numbers {
- public:
-  JsonNumbers(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
-  Result<std::optional<double>> find(const char* key) const override {
-    const auto it = object_.find(key);
-    if (it == object_.end() || it->is_null()) return std::optional<double>();
-    if (!it->is_number()) return bad_model(where_ + ": '" + key + "' must be a number");
-    return std::optional<double>(it->get<double>());
-  }
-  std::string where() const override { return where_; }
-
- private:
-  const json& object_;
-  std::string where_;
-};
-
-class GgufNumbers final : public Numbers {
- public:
-  GgufNumbers(const weights::Metadata& metadata, std::string prefix)
-      : metadata_(metadata), prefix_(std::move(prefix)) {}
-  Result<std::optional<double>> find(const char* key) const override {
-    const std::string whole = prefix_ + key;
-    if (!metadata_.find(whole)) return std::optional<double>();
-    MSTAR_TRY_ASSIGN(const double value, metadata_.number(whole));
-    return std::optional<double>(value);
-  }
-  std::string where() const override { return "the GGUF file's metadata (" + prefix_ + "*)"; }
-
- private:
-  const weights::Metadata& metadata_;
-  std::string prefix_;
-};
 
 Status check(const DecoderConfig& c) {
   const nn::DecoderLayer::Dims& d = c.layer;
@@ -84,24 +25,6 @@ Status check(const DecoderConfig& c) {
                      " key heads");
   if (d.head_dim % 16 != 0) return bad_model("a head of " + std::to_string(d.head_dim) + " is no multiple of 16");
   return ok_status();
-}
-
-Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight& matrix) {
-  MSTAR_TRY_ASSIGN(const std::string wanted, source.options.get_string("weights", "stored"));
-  if (wanted == "stored") return matrix.type.is_blocks() ? DType::f32 : matrix.type.dtype();
-  const auto dtype = dtype_from_name(wanted);
-  if (!dtype || (*dtype != DType::f32 && *dtype != DType::f16 && *dtype != DType::bf16 && *dtype != DType::i8))
-    return std::move(bad_model("option weights: '" + wanted + "' is none of stored, f32, f16, bf16, i8"))
-        .with_field("weights");
-  return *dtype;
-}
-
-Result<Shape> embedding_shape(const weights::Checkpoint& checkpoint, const char* name) {
-  const weights::StoredWeight* const weight = checkpoint.find(name);
-  if (!weight) return bad_model(std::string("the checkpoint has no '") + name + "'");
-  if (weight->shape.rank() != 2)
-    return bad_model(std::string("'") + name + "' has shape " + to_string(weight->shape) + ", not rank 2");
-  return weight->shape;
 }
 
 // ---- Hugging Face
@@ -121,7 +44,8 @@ Status read_rope(DecoderConfig& out, const json& config) {
   const int rotary = static_cast<int>(out.layer.head_dim * std::min(partial, 1.0));
   if (rotary < 2 || rotary % 2) return bad_model("config.json: 'partial_rotary_factor' leaves no pairs to rotate");
   out.frequencies = nn::inverse_frequencies(rotary, theta);
-  std::string type = scaling.value("rope_type", scaling.value("type", std::string("default")));
+  MSTAR_TRY_ASSIGN(std::string type, inner.text("type", "default"));
+  MSTAR_TRY_ASSIGN(type, inner.text("rope_type", type));
   if (type == "default") return ok_status();
   if (type == "linear") {
     MSTAR_TRY_ASSIGN(const double factor, inner.number("factor", 1.0));
@@ -142,32 +66,32 @@ Result<DecoderConfig> read_hf(const ModelSource& source) {
   DecoderConfig out;
   MSTAR_TRY_ASSIGN(const json config, read_json_file(source.directory / "config.json", true));
   const JsonNumbers numbers(config, "config.json");
-  out.architecture = config.value("model_type", std::string());
+  MSTAR_TRY_ASSIGN(out.decoder.architecture, numbers.text("model_type"));
   MSTAR_TRY_ASSIGN(const Shape embedding, embedding_shape(*source.checkpoint, "model.embed_tokens.weight"));
-  out.vocab = static_cast<int>(embedding[0]);
+  out.decoder.vocab = static_cast<int>(embedding[0]);
   auto& d = out.layer;
-  d.dim = static_cast<int>(embedding[1]);
+  d.dim = out.decoder.dim = static_cast<int>(embedding[1]);
   MSTAR_TRY_ASSIGN(out.layers, numbers.integer("num_hidden_layers", 1, kMaxLayers));
   MSTAR_TRY_ASSIGN(d.heads, numbers.integer("num_attention_heads", 1, kMaxWidth));
   MSTAR_TRY_ASSIGN(d.kv_heads, numbers.integer("num_key_value_heads", 1, kMaxWidth, d.heads));
   MSTAR_TRY_ASSIGN(d.head_dim, numbers.integer("head_dim", 1, kMaxWidth, d.dim / d.heads));
   MSTAR_TRY_ASSIGN(d.ffn_dim, numbers.integer("intermediate_size", 1, kMaxWidth));
-  MSTAR_TRY_ASSIGN(out.context_tokens, numbers.integer("max_position_embeddings", 1, kMaxContextTokens));
+  MSTAR_TRY_ASSIGN(out.decoder.context_tokens, numbers.integer("max_position_embeddings", 1, kMaxContextTokens));
   MSTAR_TRY_ASSIGN(const double epsilon, numbers.number("rms_norm_eps", 1e-6));
-  d.norm_epsilon = static_cast<float>(epsilon);
+  d.norm_epsilon = out.decoder.norm_epsilon = static_cast<float>(epsilon);
   d.qkv_bias = source.checkpoint->find("model.layers.0.self_attn.q_proj.bias") != nullptr;
   d.qk_norm = source.checkpoint->find("model.layers.0.self_attn.q_norm.weight") != nullptr;
-  out.tied = source.checkpoint->find("lm_head.weight") == nullptr;
-  if (config.value("hidden_act", std::string("silu")) != "silu")
-    return bad_model("config.json: 'hidden_act' must be silu");
-  MSTAR_TRY_ASSIGN(out.storage, storage_of(source, *source.checkpoint->find("model.embed_tokens.weight")));
+  out.decoder.tied = source.checkpoint->find("lm_head.weight") == nullptr;
+  MSTAR_TRY_ASSIGN(const std::string activation, numbers.text("hidden_act", "silu"));
+  if (activation != "silu") return bad_model("config.json: 'hidden_act' must be silu");
+  MSTAR_TRY_ASSIGN(out.decoder.storage, storage_of(source, *source.checkpoint->find("model.embed_tokens.weight")));
   MSTAR_TRY(read_rope(out, config));
   MSTAR_TRY_ASSIGN(const std::string format, source.options.get_string("load_format", "auto"));
   std::error_code ignored;
   if (format == "dummy" && !std::filesystem::exists(source.directory / "tokenizer.json", ignored)) {
-    MSTAR_TRY_ASSIGN(out.text, dummy_text(out.vocab));
+    MSTAR_TRY_ASSIGN(out.decoder.text, dummy_text(out.decoder.vocab));
   } else {
-    MSTAR_TRY_ASSIGN(out.text, read_hf_text(source.directory, config));
+    MSTAR_TRY_ASSIGN(out.decoder.text, read_hf_text(source.directory, config));
   }
   return out;
 }
@@ -194,30 +118,30 @@ Result<DecoderConfig> read_gguf(const ModelSource& source) {
   const weights::Checkpoint& checkpoint = *source.checkpoint;
   const weights::Metadata& metadata = checkpoint.metadata();
   MSTAR_TRY_ASSIGN(const std::string_view architecture, metadata.string("general.architecture"));
-  out.architecture = architecture;
-  const GgufNumbers numbers(metadata, out.architecture + ".");
+  out.decoder.architecture = architecture;
+  const GgufNumbers numbers(metadata, out.decoder.architecture + ".");
   MSTAR_TRY_ASSIGN(const Shape embedding, embedding_shape(checkpoint, "token_embd.weight"));
-  out.vocab = static_cast<int>(embedding[0]);
+  out.decoder.vocab = static_cast<int>(embedding[0]);
   auto& d = out.layer;
-  d.dim = static_cast<int>(embedding[1]);
+  d.dim = out.decoder.dim = static_cast<int>(embedding[1]);
   MSTAR_TRY_ASSIGN(out.layers, numbers.integer("block_count", 1, kMaxLayers));
   MSTAR_TRY_ASSIGN(d.heads, numbers.integer("attention.head_count", 1, kMaxWidth));
   MSTAR_TRY_ASSIGN(d.kv_heads, numbers.integer("attention.head_count_kv", 1, kMaxWidth, d.heads));
   MSTAR_TRY_ASSIGN(d.head_dim, numbers.integer("attention.key_length", 1, kMaxWidth, d.dim / d.heads));
   MSTAR_TRY_ASSIGN(d.ffn_dim, numbers.integer("feed_forward_length", 1, kMaxWidth));
-  MSTAR_TRY_ASSIGN(out.context_tokens, numbers.integer("context_length", 1, kMaxContextTokens));
+  MSTAR_TRY_ASSIGN(out.decoder.context_tokens, numbers.integer("context_length", 1, kMaxContextTokens));
   MSTAR_TRY_ASSIGN(const double epsilon, numbers.number("attention.layer_norm_rms_epsilon", 1e-5));
-  d.norm_epsilon = static_cast<float>(epsilon);
+  d.norm_epsilon = out.decoder.norm_epsilon = static_cast<float>(epsilon);
   d.qkv_bias = checkpoint.find("blk.0.attn_q.bias") != nullptr;
   d.qk_norm = checkpoint.find("blk.0.attn_q_norm.weight") != nullptr;
-  out.tied = checkpoint.find("output.weight") == nullptr;
-  out.interleaved_rope = out.architecture == "llama";
+  out.decoder.tied = checkpoint.find("output.weight") == nullptr;
+  out.interleaved_rope = out.decoder.architecture == "llama";
   MSTAR_TRY_ASSIGN(const double theta, numbers.number("rope.freq_base", 10000.0));
   MSTAR_TRY_ASSIGN(const int rotary, numbers.integer("rope.dimension_count", 2, d.head_dim, d.head_dim));
   out.frequencies = nn::inverse_frequencies(rotary, theta);
   MSTAR_TRY(divide_by_factors(out.frequencies, checkpoint));
-  MSTAR_TRY_ASSIGN(out.storage, storage_of(source, *checkpoint.find("token_embd.weight")));
-  MSTAR_TRY_ASSIGN(out.text, read_gguf_text(metadata));
+  MSTAR_TRY_ASSIGN(out.decoder.storage, storage_of(source, *checkpoint.find("token_embd.weight")));
+  MSTAR_TRY_ASSIGN(out.decoder.text, read_gguf_text(metadata));
   return out;
 }
 
@@ -230,7 +154,9 @@ bool decoder_lm_recognises(const ModelSource& source) {
   }
   if (!source.checkpoint->find("model.embed_tokens.weight")) return false;
   const auto config = read_json_file(source.directory / "config.json", true);
-  return config && is_known(config->value("model_type", std::string()));
+  if (!config) return false;
+  const auto type = JsonNumbers(*config, "config.json").text("model_type");
+  return type && is_known(*type);
 }
 
 Result<DecoderConfig> DecoderConfig::read(const ModelSource& source) {
@@ -238,14 +164,8 @@ Result<DecoderConfig> DecoderConfig::read(const ModelSource& source) {
   MSTAR_TRY_ASSIGN(DecoderConfig out, gguf ? read_gguf(source) : read_hf(source));
   MSTAR_TRY(check(out));
   MSTAR_TRY_ASSIGN(const std::string kept, source.options.get_string("weights", "stored"));
-  out.keep_blocks = kept == "stored";
-  MSTAR_TRY_ASSIGN(const std::int64_t context,
-                   source.options.get_int("context_tokens", std::min(out.context_tokens, 8192)));
-  if (context < 16 || context > out.context_tokens)
-    return std::move(
-               bad_model("option context_tokens must be from 16 to the model's " + std::to_string(out.context_tokens)))
-        .with_field("context_tokens");
-  out.context_tokens = static_cast<int>(context);
+  out.decoder.keep_blocks = kept == "stored";
+  MSTAR_TRY_ASSIGN(out.decoder.context_tokens, context_of(source, out.decoder.context_tokens));
   return out;
 }
 

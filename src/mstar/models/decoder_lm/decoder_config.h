@@ -1,29 +1,21 @@
 // The sizes of a dense decoder language model, read from a Hugging Face directory or a GGUF file.
 #pragma once
 
-#include <cstdint>
-#include <string>
 #include <vector>
 
-#include "mstar/models/checkpoint_text.h"
 #include "mstar/models/model.h"
+#include "mstar/models/text_decoder.h"
 #include "mstar/nn/decoder_layer.h"
 
 namespace mstar::models {
 
 // Architectures: llama, qwen2, qwen3 (config.json's model_type, GGUF's general.architecture).
 struct DecoderConfig {
-  std::string architecture;
+  TextDecoderConfig decoder;
   nn::DecoderLayer::Dims layer;
   int layers = 0;
-  int vocab = 0;
-  int context_tokens = 0;
-  bool tied = false;              // the head is the embedding table
   bool interleaved_rope = false;  // GGUF files of llama store rows of q and k for rotation of neighbours
   std::vector<float> frequencies;
-  DType storage = DType::f32;  // of matrices that are not in blocks
-  bool keep_blocks = true;     // matrices in blocks stay so
-  CheckpointText text;
 
   // bad_model when something is missing, of a wrong type or not supported; the message names it.
   static Result<DecoderConfig> read(const ModelSource& source);

@@ -50,17 +50,17 @@ TEST_F(DummyModel, EveryFamilyGetsTheWeightsThatItsHomesWant) {
     ASSERT_TRUE(made) << made.error().message;
     const auto config = DecoderConfig::read(*made);
     ASSERT_TRUE(config) << config.error().message;
-    EXPECT_EQ(config->vocab, 300);
+    EXPECT_EQ(config->decoder.vocab, 300);
     EXPECT_EQ(config->layer.qkv_bias, std::string(type) == "qwen2");
     EXPECT_EQ(config->layer.qk_norm, std::string(type) == "qwen3");
-    EXPECT_EQ(config->tied, std::string(type) != "llama");
+    EXPECT_EQ(config->decoder.tied, std::string(type) != "llama");
     const auto rules = decoder_lm_weight_rules(*config, made->checkpoint->format());
     auto map = weights::WeightMap::create(made->checkpoint, rules);
     ASSERT_TRUE(map) << map.error().message;
     EXPECT_TRUE(map->take("decoder.layer.1.qkv.weight", {4 * 16 + 2 * 2 * 16, 64}));
     EXPECT_TRUE(map->take("decoder.layer.1.gate_up.weight", {2 * 96, 64}));
     EXPECT_EQ(map->take("decoder.norm.weight", {64})->to_f32(), std::vector<float>(64, 1.0f));
-    EXPECT_EQ(map->has("decoder.head.weight"), !config->tied);
+    EXPECT_EQ(map->has("decoder.head.weight"), !config->decoder.tied);
     EXPECT_TRUE(declare_decoder_lm(*made));
   }
 }
@@ -70,8 +70,8 @@ TEST_F(DummyModel, HasATokenizerThatReadsWhatItWrites) {
   ASSERT_TRUE(made);
   const auto config = DecoderConfig::read(*made);
   ASSERT_TRUE(config);
-  const auto ids = config->text.tokenizer->encode("a line\nof text");
-  EXPECT_EQ(config->text.tokenizer->decode(ids), "a line\nof text");
+  const auto ids = config->decoder.text.tokenizer->encode("a line\nof text");
+  EXPECT_EQ(config->decoder.text.tokenizer->decode(ids), "a line\nof text");
 }
 
 TEST_F(DummyModel, SaysWhatItDoesNotTake) {

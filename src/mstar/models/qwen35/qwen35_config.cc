@@ -55,9 +55,9 @@ Status read_hf_rotary(Qwen35Config& out, const json& config) {
   const json none = json::object();
   const auto found = config.find("rope_parameters");
   const json& parameters = found != config.end() && found->is_object() ? *found : none;
-  const std::string type = parameters.value("rope_type", std::string("default"));
-  if (type != "default") return bad_model("config.json: rope type '" + type + "' is not supported here");
   const JsonNumbers outer(config, "config.json"), inner(parameters, "config.json's rope_parameters");
+  MSTAR_TRY_ASSIGN(const std::string type, inner.text("rope_type", "default"));
+  if (type != "default") return bad_model("config.json: rope type '" + type + "' is not supported here");
   MSTAR_TRY_ASSIGN(double theta, outer.number("rope_theta", 10000.0));
   MSTAR_TRY_ASSIGN(theta, inner.number("rope_theta", theta));
   MSTAR_TRY_ASSIGN(double partial, outer.number("partial_rotary_factor", 0.25));
@@ -77,9 +77,9 @@ Status read_hf_sizes(Qwen35Config& out, const JsonNumbers& numbers) {
   MSTAR_TRY_ASSIGN(d.value_dim, numbers.integer("linear_value_head_dim", 1, kMaxWidth));
   MSTAR_TRY_ASSIGN(d.taps, numbers.integer("linear_conv_kernel_dim", 2, kMaxConvTaps));
   MSTAR_TRY_ASSIGN(out.ffn_dim, numbers.integer("intermediate_size", 1, kMaxWidth));
-  MSTAR_TRY_ASSIGN(out.text.context_tokens, numbers.integer("max_position_embeddings", 1, kMaxContextTokens));
+  MSTAR_TRY_ASSIGN(out.decoder.context_tokens, numbers.integer("max_position_embeddings", 1, kMaxContextTokens));
   MSTAR_TRY_ASSIGN(const double epsilon, numbers.number("rms_norm_eps", 1e-6));
-  out.text.norm_epsilon = static_cast<float>(epsilon);
+  out.decoder.norm_epsilon = static_cast<float>(epsilon);
   return ok_status();
 }
 
@@ -94,21 +94,21 @@ Result<Qwen35Config> read_hf(const ModelSource& source) {
   out.prefix = prefix;
   const std::string table = out.prefix + "embed_tokens.weight";
   MSTAR_TRY_ASSIGN(const Shape embedding, embedding_shape(*source.checkpoint, table));
-  out.text.architecture = "qwen3_5";
-  out.text.vocab = static_cast<int>(embedding[0]);
-  out.text.dim = static_cast<int>(embedding[1]);
-  out.text.norm_offset = 1;
-  out.text.tied = source.checkpoint->find("lm_head.weight") == nullptr;
+  out.decoder.architecture = "qwen3_5";
+  out.decoder.vocab = static_cast<int>(embedding[0]);
+  out.decoder.dim = static_cast<int>(embedding[1]);
+  out.decoder.norm_offset = 1;
+  out.decoder.tied = source.checkpoint->find("lm_head.weight") == nullptr;
   MSTAR_TRY(read_hf_sizes(out, numbers));
   MSTAR_TRY_ASSIGN(const int layers, numbers.integer("num_hidden_layers", 1, kMaxLayers));
   for (int i = 0; i < layers; ++i)
     out.full_attention.push_back(
         source.checkpoint->find(out.prefix + "layers." + std::to_string(i) + ".self_attn.q_proj.weight") != nullptr);
-  if (config.value("hidden_act", std::string("silu")) != "silu")
-    return bad_model("config.json: 'hidden_act' must be silu");
-  MSTAR_TRY_ASSIGN(out.text.storage, storage_of(source, *source.checkpoint->find(table)));
+  MSTAR_TRY_ASSIGN(const std::string activation, numbers.text("hidden_act", "silu"));
+  if (activation != "silu") return bad_model("config.json: 'hidden_act' must be silu");
+  MSTAR_TRY_ASSIGN(out.decoder.storage, storage_of(source, *source.checkpoint->find(table)));
   MSTAR_TRY(read_hf_rotary(out, config));
-  MSTAR_TRY_ASSIGN(out.text.text, read_hf_text(source.directory, config));
+  MSTAR_TRY_ASSIGN(out.decoder.text, read_hf_text(source.directory, config));
   return out;
 }
 
@@ -123,10 +123,10 @@ Result<Qwen35Config> read_gguf(const ModelSource& source) {
   auto& a = out.attention;
   auto& d = out.delta;
   MSTAR_TRY_ASSIGN(const Shape embedding, embedding_shape(checkpoint, "token_embd.weight"));
-  out.text.architecture = "qwen35";
-  out.text.vocab = static_cast<int>(embedding[0]);
-  out.text.dim = static_cast<int>(embedding[1]);
-  out.text.tied = checkpoint.find("output.weight") == nullptr;
+  out.decoder.architecture = "qwen35";
+  out.decoder.vocab = static_cast<int>(embedding[0]);
+  out.decoder.dim = static_cast<int>(embedding[1]);
+  out.decoder.tied = checkpoint.find("output.weight") == nullptr;
   MSTAR_TRY_ASSIGN(a.heads, numbers.integer("attention.head_count", 1, kMaxWidth));
   MSTAR_TRY_ASSIGN(a.kv_heads, numbers.integer("attention.head_count_kv", 1, kMaxWidth));
   MSTAR_TRY_ASSIGN(a.head_dim, numbers.integer("attention.key_length", 1, kMaxWidth));
@@ -140,9 +140,9 @@ Result<Qwen35Config> read_gguf(const ModelSource& source) {
   d.interleaved_heads = true;
   a.norm_offset = 0;
   MSTAR_TRY_ASSIGN(out.ffn_dim, numbers.integer("feed_forward_length", 1, kMaxWidth));
-  MSTAR_TRY_ASSIGN(out.text.context_tokens, numbers.integer("context_length", 1, kMaxContextTokens));
+  MSTAR_TRY_ASSIGN(out.decoder.context_tokens, numbers.integer("context_length", 1, kMaxContextTokens));
   MSTAR_TRY_ASSIGN(const double epsilon, numbers.number("attention.layer_norm_rms_epsilon", 1e-6));
-  out.text.norm_epsilon = static_cast<float>(epsilon);
+  out.decoder.norm_epsilon = static_cast<float>(epsilon);
   MSTAR_TRY_ASSIGN(const int blocks, numbers.integer("block_count", 1, kMaxLayers));
   MSTAR_TRY_ASSIGN(const int further, numbers.integer("nextn_predict_layers", 0, blocks - 1, 0));
   for (int i = 0; i < blocks - further; ++i)
@@ -150,8 +150,8 @@ Result<Qwen35Config> read_gguf(const ModelSource& source) {
   MSTAR_TRY_ASSIGN(const double theta, numbers.number("rope.freq_base", 10000.0));
   MSTAR_TRY_ASSIGN(const int rotary, numbers.integer("rope.dimension_count", 2, a.head_dim));
   MSTAR_TRY(read_rotary(out, theta, rotary));
-  MSTAR_TRY_ASSIGN(out.text.storage, storage_of(source, *checkpoint.find("token_embd.weight")));
-  MSTAR_TRY_ASSIGN(out.text.text, read_gguf_text(checkpoint.metadata()));
+  MSTAR_TRY_ASSIGN(out.decoder.storage, storage_of(source, *checkpoint.find("token_embd.weight")));
+  MSTAR_TRY_ASSIGN(out.decoder.text, read_gguf_text(checkpoint.metadata()));
   return out;
 }
 
@@ -230,20 +230,20 @@ bool qwen35_recognises(const ModelSource& source) {
   if (!prefix_of(*source.checkpoint)) return false;
   const auto config = read_json_file(source.directory / "config.json", true);
   if (!config) return false;
-  const auto type = config->find("model_type");
-  return type != config->end() && (*type == "qwen3_5" || *type == "qwen3_5_text");
+  const auto type = JsonNumbers(*config, "config.json").text("model_type");
+  return type && (*type == "qwen3_5" || *type == "qwen3_5_text");
 }
 
 Result<Qwen35Config> Qwen35Config::read(const ModelSource& source) {
   const bool gguf = source.checkpoint->format() == weights::Format::gguf;
   MSTAR_TRY_ASSIGN(Qwen35Config out, gguf ? read_gguf(source) : read_hf(source));
   MSTAR_TRY(check(out));
-  out.attention.dim = out.delta.dim = out.text.dim;
-  out.attention.norm_epsilon = out.delta.norm_epsilon = out.text.norm_epsilon;
+  out.attention.dim = out.delta.dim = out.decoder.dim;
+  out.attention.norm_epsilon = out.delta.norm_epsilon = out.decoder.norm_epsilon;
   MSTAR_TRY_ASSIGN(const std::string kept, source.options.get_string("weights", "stored"));
-  out.text.keep_blocks = kept == "stored";
+  out.decoder.keep_blocks = kept == "stored";
   MSTAR_TRY_ASSIGN(out.state, state_dtype(source));
-  MSTAR_TRY_ASSIGN(out.text.context_tokens, context_of(source, out.text.context_tokens));
+  MSTAR_TRY_ASSIGN(out.decoder.context_tokens, context_of(source, out.decoder.context_tokens));
   return out;
 }
 

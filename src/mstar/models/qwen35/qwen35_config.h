@@ -14,7 +14,7 @@ namespace mstar::models {
 // Sources: transformers Qwen3_5TextConfig (model_type qwen3_5 or qwen3_5_text), llama.cpp's architecture qwen35. The
 // vision tower and the layers that predict further tokens are left out.
 struct Qwen35Config {
-  TextDecoderConfig text;
+  TextDecoderConfig decoder;
   nn::GatedAttention::Dims attention;
   nn::DeltaNet::Dims delta;
   std::vector<bool> full_attention;  // by layer; the others are delta nets

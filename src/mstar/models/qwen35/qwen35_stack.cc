@@ -37,16 +37,16 @@ class Stack final : public DecoderStack {
  public:
   static Result<std::unique_ptr<DecoderStack>> build(const Qwen35Config& c, const Qwen35State& state,
                                                      const nn::LoadContext& load, engine::BuildContext& build) {
-    std::unique_ptr<Stack> out(new Stack(c.text.dim, state));
+    std::unique_ptr<Stack> out(new Stack(c.decoder.dim, state));
     MSTAR_TRY_ASSIGN(out->rotary_, nn::Rotary::create(build.device, c.frequencies, false));
     int num_attention = 0, num_delta = 0;
     for (int i = 0; i < c.num_layers(); ++i) {
       const std::string name = "decoder.layer." + std::to_string(i);
       Layer layer;
-      MSTAR_TRY_ASSIGN(layer.norm1,
-                       nn::RmsNorm::load(load, name + ".norm1", c.text.dim, c.text.norm_epsilon, c.text.norm_offset));
-      MSTAR_TRY_ASSIGN(layer.norm2,
-                       nn::RmsNorm::load(load, name + ".norm2", c.text.dim, c.text.norm_epsilon, c.text.norm_offset));
+      MSTAR_TRY_ASSIGN(layer.norm1, nn::RmsNorm::load(load, name + ".norm1", c.decoder.dim, c.decoder.norm_epsilon,
+                                                      c.decoder.norm_offset));
+      MSTAR_TRY_ASSIGN(layer.norm2, nn::RmsNorm::load(load, name + ".norm2", c.decoder.dim, c.decoder.norm_epsilon,
+                                                      c.decoder.norm_offset));
       if (c.full_attention[static_cast<std::size_t>(i)]) {
         MSTAR_TRY_ASSIGN(layer.attention, nn::GatedAttention::load(load, name, c.attention));
         layer.index = num_attention++;
@@ -54,7 +54,7 @@ class Stack final : public DecoderStack {
         MSTAR_TRY_ASSIGN(layer.delta, nn::DeltaNet::load(load, name, c.delta));
         layer.index = num_delta++;
       }
-      MSTAR_TRY_ASSIGN(layer.mlp, nn::GatedMlp::load(load, name, c.text.dim, c.ffn_dim));
+      MSTAR_TRY_ASSIGN(layer.mlp, nn::GatedMlp::load(load, name, c.decoder.dim, c.ffn_dim));
       out->layers_.push_back(std::move(layer));
     }
     return std::unique_ptr<DecoderStack>(std::move(out));
