@@ -88,6 +88,7 @@ struct RequestParams {
   SamplingParams sampling;
   std::vector<Modality> output_modalities;  // chunks of others are not sent; empty: all are
   Params fields;
+  std::string cache_salt = {};  // prefixes are shared between requests of the same salt only
   bool wants(Modality m) const {
     for (const Modality each : output_modalities)
       if (each == m) return true;

@@ -55,10 +55,14 @@ class RowBuffer final : public DeviceBuffer {
   std::size_t size_bytes() const override { return view_.bytes(); }
   Result<HostValue> to_host() const override;
   TensorView view() const { return view_; }
+  // What the host has read of it; a signal before. Thread: the step loop's.
+  const HostValue& read() const { return read_; }
+  void set_read(HostValue value) { read_ = std::move(value); }
 
  private:
   std::shared_ptr<BufferPool::Block> block_;
   TensorView view_;
+  HostValue read_;
 };
 
 }  // namespace mstar::engine

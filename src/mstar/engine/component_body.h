@@ -17,6 +17,15 @@
 
 namespace mstar::engine {
 
+// How far a row of a component with chunked_prefill has come: its caller keeps it from one step to the next.
+struct Progress {
+  bool begun = false;   // forks before it and a restart are done
+  int label = 0;        // of the KV
+  int label_start = 0;  // tokens of the label when it began
+  int done = 0;         // of its own tokens: they stand
+  int num_parts = 0;    // that ran
+};
+
 // One request's part of a step. Everything it points at outlives the step.
 struct RowInputs {
   RequestId request;
@@ -30,6 +39,7 @@ struct RowInputs {
   bool is_final = false;                                             // the last chunk of a stream is among the inputs
   bool ahead = false;     // launched before it is certain: may be dropped, and its values may be promised ones
   std::uint32_t tag = 0;  // the caller's, given back in RowResult
+  Progress progress = {};
 
   std::int64_t flag(const std::string& name, std::int64_t fallback) const;
   // The port's first value, or null when this run has no such port or it came empty.
@@ -43,6 +53,10 @@ struct SlotSpec {
   std::vector<std::int64_t> item_dims = {};
   int max_items = 0;     // of one step; sizes captured buffers and the output pool
   bool to_host = false;  // outputs only: small results that the host reads each step (sampled tokens)
+  // Inputs only: one item for each of the row's tokens, so that a part of the row's sequence gets its part of them. A
+  // component with chunked_prefill has such a slot of i32 without item_dims, the ids: a row that has no other sources
+  // for each token can be found in the prefix cache, and computed again.
+  bool per_token = false;
 };
 // A row's share of an input slot: the value of one of its ports. A value of rank item rank + 1 counts dims[0] items, a
 // value of the item's own rank counts one.
@@ -50,6 +64,7 @@ struct SlotSource {
   int slot = 0;
   const Value* value = nullptr;
   std::int64_t items = 0;  // counted by the engine
+  std::int64_t begin = 0;  // the first of them in the value; set by the engine
 };
 // A row's share of an output slot, which becomes the value of an output port (index into Run::outputs; -1: to no port).
 struct SlotResult {
@@ -82,6 +97,9 @@ class Forward {
   virtual int num_rows() const = 0;
   virtual const RowInputs& row(int r) const = 0;
   virtual const RowDemand& demand(int r) const = 0;
+  // False: the step runs a part of the row's sequence that does not end it (chunked_prefill). The row has no items in
+  // any output slot then, and must not be sampled.
+  bool row_ends(int r) const { return demand(r).resources.ends; }
   // The rows' items of an input slot; offsets [num_rows + 1] on the host.
   virtual TensorView input(int slot) const = 0;
   virtual std::span<const std::int32_t> input_offsets(int slot) const = 0;
@@ -106,7 +124,8 @@ class ComponentBody {
   virtual ~ComponentBody() = default;
   virtual std::vector<SlotSpec> input_slots() const = 0;
   virtual std::vector<SlotSpec> output_slots() const = 0;
-  // What this row needs. An Error fails the row. Host only; microseconds.
+  // What this row needs: of a component with chunked_prefill the row whole, of which the engine may run a part a step.
+  // An Error fails the row. Host only; microseconds.
   virtual Result<RowDemand> declare(const RowInputs& row) = 0;
   // The kinds of step whose forward reads their rows through device memory alone: inputs, plan buffers, resources. On a
   // device that captures, such a forward is recorded once for each bucket of Capture::rows and each plan slot, with

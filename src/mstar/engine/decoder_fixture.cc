@@ -24,6 +24,8 @@ std::unique_ptr<DecoderDecl> declare_decoder(const DecoderSpec& spec,
   component.capture.rows = spec.captured_rows;
   component.max_batch_rows = spec.max_batch_rows;
   component.run_ahead = spec.run_ahead;
+  component.chunked_prefill = spec.chunk_tokens > 0;
+  component.max_batch_tokens = spec.chunk_tokens;
   if (spec.state) component.uses.push_back(d.resource(*spec.state));
   component.build = build(*out);
   out->component = d.component(std::move(component));

@@ -32,6 +32,7 @@ struct DecoderSpec {
   bool with_logits = false;
   bool run_ahead = true;
   std::optional<decl::RecurrentState> state = {};  // a third resource
+  int chunk_tokens = 0;                            // > 0: chunked_prefill, and so many a step
 };
 // `build` may keep the pointer: the result has a fixed address.
 std::unique_ptr<DecoderDecl> declare_decoder(const DecoderSpec& spec,

@@ -7,6 +7,7 @@
 
 #include "mstar/base/check.h"
 #include "mstar/base/log.h"
+#include "mstar/engine/sequence_rules.h"
 #include "mstar/engine/step.h"
 
 namespace mstar::engine {
@@ -31,11 +32,18 @@ Result<ResourceSet> ResourceSet::build(const decl::Decl& decl, std::span<const d
   set.num_plan_slots_ = resource::kNumSlots * static_cast<int>(components.size());
   resource::PoolLimits sized = limits;
   sized.num_plan_slots = std::max(set.num_plan_slots_, 1);
+  for (const decl::ComponentRef component : components)
+    if (!decl.at(component).on_host())
+      sized.max_tokens = std::max(sized.max_tokens, decl.at(component).device().max_batch_tokens);
   for (const decl::ComponentRef component : components) {
     if (decl.at(component).on_host()) continue;
     for (const decl::ResourceRef ref : decl.at(component).device().uses) {
       if (set.by_ref_[ref.value]) continue;
-      MSTAR_TRY_ASSIGN(set.by_ref_[ref.value], resource::make_resource(decl.at(ref), sized, device));
+      const SequenceRules rules = sequence_rules(decl, ref);
+      resource::PoolLimits own = sized;
+      own.on_demand = rules.on_demand;
+      own.prefix_cache &= rules.prefix_cache;
+      MSTAR_TRY_ASSIGN(set.by_ref_[ref.value], resource::make_resource(decl.at(ref), own, device));
     }
   }
   return set;
@@ -71,6 +79,13 @@ std::vector<resource::Usage> ResourceSet::usage() const {
   return out;
 }
 
+std::int64_t ResourceSet::cached_tokens(RequestId request) const {
+  std::int64_t count = 0;
+  for (const auto& each : by_ref_)
+    if (each) count += each->cached_tokens(request);
+  return count;
+}
+
 void StepDeleter::operator()(Step* step) const { delete step; }
 
 Engine::Engine(const decl::Decl& decl, decl::ComponentRef component, Options options, ResourceSet& resources,
@@ -91,9 +106,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
                                                ResourceSet& resources, weights::WeightMap& weights, Device& device) {
   std::unique_ptr<Engine> engine(new Engine(decl, component, std::move(options), resources, device));
   engine->first_plan_slot_ = resources.claim_plan_slots();
-  if (engine->spec_.chunked_prefill || !engine->spec_.combined.empty())
-    log_warn("component '{}': chunked_prefill and combined walks are not acted on yet; inputs run whole",
-             engine->spec_.name);
+  if (!engine->spec_.combined.empty())
+    log_warn("component '{}': combined walks are not acted on yet", engine->spec_.name);
   if (!engine->spec_.build) return bad_model("component '" + engine->spec_.name + "' has nothing to run");
   BuildContext context{.decl = decl,
                        .weights = weights,
@@ -105,6 +119,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
   MSTAR_TRY_ASSIGN(engine->labels_, Labels::of(decl, component));
   engine->input_slots_ = engine->body_->input_slots();
   engine->output_slots_ = engine->body_->output_slots();
+  if (engine->spec_.chunked_prefill) MSTAR_TRY(engine->find_ids_slot());
   for (SlotMemory& memory : engine->memory_) {
     memory.upload = PinnedBlock(device);
     memory.readback = PinnedBlock(device);
@@ -150,7 +165,8 @@ Result<RowDemand> Engine::declare(const RowInputs& row) {
 // Forks come first, for the row may run under the label that they make. A row that then has to wait forks again: until
 // it has run, nothing else may touch what it forks.
 Result<resource::Admit> Engine::admit(const RowInputs& row, const resource::StepRow& claim) {
-  MSTAR_TRY(labels_.fork(resources_, row.request, row.run->forks_before, device_.default_stream()));
+  if (!row.progress.begun)
+    MSTAR_TRY(labels_.fork(resources_, row.request, row.run->forks_before, device_.default_stream()));
   std::size_t granted = 0;
   for (; granted < spec_.uses.size(); ++granted) {
     auto outcome = resources_.at(spec_.uses[granted])->admit(claim);
@@ -161,15 +177,22 @@ Result<resource::Admit> Engine::admit(const RowInputs& row, const resource::Step
   return resource::Admit::ok;
 }
 
+void Engine::add_admitted(Step& step, RowInputs row, RowDemand demand, const resource::StepRow& claim) {
+  step.rows.add(claim);
+  step.results.push_back({row.request, std::nullopt, {}, {}, row.tag, !claim.demand.ends, row.progress});
+  step.inputs.push_back(std::move(row));
+  // Sources point into the row's ports, which moved with it: the vectors keep their heap storage, so they stay valid.
+  step.demands.push_back(std::move(demand));
+}
+
 void Engine::admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out) {
-  step.reserve(rows.size());
   for (RowInputs& row : rows) {
     auto demand = declare(row);
     if (!demand) {
       out.failed.push_back({row.request, std::move(demand.error()), {}, {}, row.tag});
       continue;
     }
-    const resource::StepRow claim{row.request, demand->resources};
+    const resource::StepRow claim{row.request, demand->resources, row.ahead};
     const bool is_final_act = claim.demand.restart || claim.demand.context_tokens > 0 ||
                               !row.run->forks_before.empty() || !row.run->forks_after.empty();
     if (row.ahead && is_final_act) {
@@ -198,12 +221,7 @@ void Engine::admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out) 
     } else if (*admitted == resource::Admit::wait) {
       out.waiting.push_back(std::move(row));
     } else {
-      step.rows.add(claim);
-      step.results.push_back({row.request, std::nullopt, {}, {}, row.tag});
-      step.inputs.push_back(std::move(row));
-      step.demands.push_back(std::move(*demand));
-      // Sources point into the row's ports, which moved with it: the vectors keep their heap storage, so they stay
-      // valid.
+      add_admitted(step, std::move(row), std::move(*demand), claim);
     }
   }
 }
@@ -219,7 +237,12 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
   step->own_slot = *slot;
   step->slots = &slots_;
   step->rows.slot = first_plan_slot_ + *slot;
-  admit_rows(*step, std::move(rows), out);
+  step->reserve(rows.size());
+  if (sequences_) {
+    admit_sequences(*step, std::move(rows), out);
+  } else {
+    admit_rows(*step, std::move(rows), out);
+  }
   if (step->num_rows() == 0) return out;
   lease(*step);
   const std::int64_t before = device_.num_allocations();
@@ -266,6 +289,7 @@ Result<bool> Engine::advance(Step& step) {
 void Engine::fork_after(Step& step) {
   for (int r = 0; r < step.num_rows(); ++r) {
     const RowInputs& row = step.inputs[static_cast<std::size_t>(r)];
+    if (!step.row_ends(r)) continue;
     Status forked = labels_.fork(resources_, row.request, row.run->forks_after, step.ops().stream);
     if (!forked) step.fail_row(r, std::move(forked.error()));
   }
@@ -302,7 +326,9 @@ std::vector<RowResult> Engine::finish(StepPtr step) {
   for (int r = 0; r < step->num_rows(); ++r) {
     RowResult& result = step->results[static_cast<std::size_t>(r)];
     for (const decl::ResourceRef ref : spec_.uses) {
-      if (result.error) {
+      if (!result.error && sequences_ && resources_.at(ref) == sequences_) {
+        commit_part(*step, r);
+      } else if (result.error) {
         resources_.at(ref)->rollback(step->rows.rows[static_cast<std::size_t>(r)]);
       } else {
         resources_.at(ref)->commit(step->rows.rows[static_cast<std::size_t>(r)]);

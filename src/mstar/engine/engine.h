@@ -14,6 +14,7 @@
 #include "mstar/engine/labels.h"
 #include "mstar/engine/lease.h"
 #include "mstar/engine/slot_memory.h"
+#include "mstar/resource/paged_kv.h"
 
 namespace mstar::engine {
 
@@ -28,6 +29,8 @@ class ResourceSet {
   Status add_request(RequestId request, const decl::RequestParams& params);
   void remove_request(RequestId request);
   std::vector<resource::Usage> usage() const;
+  // Prompt tokens of the request that some cache held.
+  std::int64_t cached_tokens(RequestId request) const;
   // The first of the kNumSlots plan slots of one more component; steps of components that share a resource interleave.
   int claim_plan_slots();
 
@@ -44,6 +47,8 @@ struct RowResult {
   std::vector<Values> outputs;             // per output port of the Run
   std::vector<std::string> stopped_loops;  // component signals
   std::uint32_t tag = 0;                   // RowInputs::tag
+  bool partial = false;  // the row's sequence goes on: it comes again, with this progress, and has no outputs yet
+  Progress progress;
 };
 
 struct StepCounters {
@@ -90,6 +95,10 @@ class Engine {
   // Rows in the order of the input. `waiting` could not be admitted now (or two steps are in flight) and keep their
   // inputs; `failed` are over. A row ahead that asks for what cannot be taken back (a restart, a context, a fork)
   // waits: it is for a later step, when it is certain.
+  //
+  // Rows of a component with chunked_prefill come in the order of their requests, and may be parts: rows of one token
+  // come first, the others share what is left of the step's tokens evenly. Give it all rows that there are: those over
+  // the limits wait. `waiting` and RowResult tell how far each row has come.
   struct Prepared {
     StepPtr step;  // null when no row was admitted
     std::vector<RowInputs> waiting;
@@ -112,6 +121,8 @@ class Engine {
   // Steps finish in the order in which they were prepared.
   std::vector<RowResult> finish(StepPtr step);
 
+  // A row that had begun and will not come again: its label is as it was before.
+  void undo(RequestId request, const Progress& progress);
   void forget(RequestId request) { body_->forget(request); }
   const decl::DeviceComponent& spec() const { return spec_; }
   decl::ComponentRef component() const { return component_; }
@@ -129,6 +140,15 @@ class Engine {
   Result<resource::Admit> admit(const RowInputs& row, const resource::StepRow& claim);
   void fork_after(Step& step);
   void admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out);
+  void add_admitted(Step& step, RowInputs row, RowDemand demand, const resource::StepRow& claim);
+  // engine_sequences.cc
+  Status find_ids_slot();
+  void admit_sequences(Step& step, std::vector<RowInputs> rows, Prepared& out);
+  struct Candidate;
+  Result<bool> open(Candidate& candidate);
+  void admit_part(Step& step, Candidate& candidate, int tokens, Prepared& out);
+  RowDemand part_of(Step& step, const Candidate& candidate, int tokens) const;
+  void commit_part(Step& step, int row);
   // engine_io.cc
   Status gather(Step& step);
   Status allocate_outputs(Step& step);
@@ -158,6 +178,8 @@ class Engine {
   std::unique_ptr<ComponentBody> body_;
   Labels labels_;
   std::vector<SlotSpec> input_slots_, output_slots_;
+  resource::PagedKvPool* sequences_ = nullptr;  // of a component with chunked_prefill
+  int ids_slot_ = -1;
   std::shared_ptr<ActivationArena> arena_;
   int first_plan_slot_ = 0;  // of the resources
   PlanSlots slots_;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "mstar/base/check.h"
 #include "mstar/engine/engine.h"
 #include "mstar/engine/step.h"
 
@@ -124,7 +125,12 @@ Status Engine::gather(Step& step) {
         if (each.slot != static_cast<int>(s)) continue;
         MSTAR_TRY_ASSIGN(const std::int64_t more,
                          items_of(input_slots_[s], *each.value, spec_.name, sources[s].emplace_back()));
-        items += more;
+        MSTAR_CHECK(each.begin + each.items <= more, "a value has fewer items than when its row was declared");
+        Source& source = sources[s].back();
+        source.pointer = static_cast<const std::byte*>(source.pointer) +
+                         static_cast<std::size_t>(each.begin) * item_bytes(input_slots_[s]);
+        source.bytes = static_cast<std::size_t>(each.items) * item_bytes(input_slots_[s]);
+        items += each.items;
         if (!sources[s].back().on_device) staged_bytes += sources[s].back().bytes;
       }
       step.input_starts[s].push_back(step.input_starts[s].back() + static_cast<std::int32_t>(items));
@@ -239,7 +245,7 @@ void Engine::make_outputs(Step& step) {
     RowResult& result = step.results[static_cast<std::size_t>(r)];
     if (step.failure && !result.error) result.error = *step.failure;
     if (result.error) continue;
-    result.outputs.resize(step.row(r).run->outputs.size());
+    result.outputs.resize(step.row(r).run->outputs.size());  // of a part all empty
     for_each_result(step, r, cursor, [&](const SlotResult& each, std::int32_t begin) {
       if (each.output < 0) return;
       const auto s = static_cast<std::size_t>(each.slot);
@@ -266,8 +272,10 @@ void Engine::bring_to_host(Step& step) const {
     Value& value = result.outputs[static_cast<std::size_t>(part.output)][static_cast<std::size_t>(part.index)];
     const TensorView view = static_cast<const RowBuffer&>(*value.device).view();
     const std::ptrdiff_t at = view.empty() ? 0 : static_cast<const std::byte*>(view.pointer) - base;
+    auto& buffer = const_cast<RowBuffer&>(static_cast<const RowBuffer&>(*value.device));
     value.host = HostValue::part_of(bytes, view.dtype, {view.shape.dims().begin(), view.shape.dims().end()},
                                     std::span(*bytes).subspan(static_cast<std::size_t>(at), view.bytes()));
+    buffer.set_read(value.host);  // copies of the value in later rows learn of it too
   }
 }
 

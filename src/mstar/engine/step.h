@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -85,6 +86,7 @@ class Step final : public Forward {
   OutputLayout layout;
   std::array<std::shared_ptr<BufferPool::Block>, kNumGroups> output_blocks;  // a group without bytes has none
   std::vector<std::shared_ptr<BufferPool::Block>> held;                      // gathered inputs
+  std::deque<Value> recomputed;                                              // ids of texts
   Arena arena;
   int next_slice = 0;
   bool launched = false;  // whole, with its read-back

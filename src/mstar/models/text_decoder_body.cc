@@ -37,7 +37,9 @@ class TextDecoder final : public engine::ComponentBody {
     return std::unique_ptr<engine::ComponentBody>(std::move(out));
   }
 
-  std::vector<engine::SlotSpec> input_slots() const override { return {{.name = "ids", .dtype = DType::i32}}; }
+  std::vector<engine::SlotSpec> input_slots() const override {
+    return {{.name = "ids", .dtype = DType::i32, .per_token = true}};
+  }
   std::vector<engine::SlotSpec> output_slots() const override {
     return {{.name = "token", .dtype = DType::i32, .to_host = true},
             {.name = "logprobs", .dtype = DType::f32, .item_dims = {2}, .to_host = true}};
@@ -87,20 +89,25 @@ class TextDecoder final : public engine::ComponentBody {
   explicit TextDecoder(const TextDecoderRefs& refs) : refs_(refs) {}
   const nn::Linear& head() const { return refs_.config->tied ? embedding_ : head_; }
 
-  // Logits of each row's last token, and the token drawn from them.
+  // Logits of the last token of each row that ends in this step, and the token drawn from them.
   Status sample_last(Forward& step, TensorView x) {
     OpContext& ops = step.ops();
     const TextDecoderConfig& c = *refs_.config;
-    const std::int64_t num_rows = step.num_rows();
+    std::vector<int> ending;
+    for (int r = 0; r < step.num_rows(); ++r)
+      if (step.row_ends(r)) ending.push_back(r);
+    if (ending.empty()) return ok_status();
+    const std::int64_t num_rows = static_cast<std::int64_t>(ending.size());
     const TensorView last = ops.temporary(DType::f32, {num_rows, c.dim});
-    for (std::int64_t r = 0; r < num_rows; ++r)
-      ops.device.copy_within(last.at(r).pointer,
-                             x.at(step.token_offsets()[static_cast<std::size_t>(r) + 1] - 1).pointer,
+    for (std::int64_t i = 0; i < num_rows; ++i) {
+      const auto row = static_cast<std::size_t>(ending[static_cast<std::size_t>(i)]);
+      ops.device.copy_within(last.at(i).pointer, x.at(step.token_offsets()[row + 1] - 1).pointer,
                              sizeof(float) * static_cast<std::size_t>(c.dim), ops.stream);
+    }
     MSTAR_TRY(norm_.run(ops, last, last));
     const TensorView logits = ops.temporary(DType::f32, {num_rows, c.vocab});
     MSTAR_TRY(head().run(ops, last, logits));
-    return draw(step, logits);
+    return draw(step, ending, logits);
   }
 
   SampleRow sample_row(const resource::SamplerPool& sampler, const resource::SamplerRow& wanted,
@@ -122,17 +129,18 @@ class TextDecoder final : public engine::ComponentBody {
     return out;
   }
 
-  Status draw(Forward& step, TensorView logits) {
+  Status draw(Forward& step, const std::vector<int>& ending, TensorView logits) {
     OpContext& ops = step.ops();
     auto& sampler = static_cast<resource::SamplerPool&>(step.resource(refs_.sampler));
     const auto& wanted = sampler.rows(step.plan_slot());
-    const auto num_rows = static_cast<std::size_t>(step.num_rows());
+    const std::size_t num_rows = ending.size();
     std::vector<SampleRow> rows(num_rows);
     std::vector<TensorView> raw(num_rows);  // logits as the model gave them, where the client is told of them
     for (std::size_t r = 0; r < num_rows; ++r) {
-      const RowInputs& row = step.row(static_cast<int>(r));
-      if (row.value(refs_.prompt)) sampler.note_prompt(row.request, ids_of(step, r));
-      rows[r] = sample_row(sampler, wanted[r], row);
+      const RowInputs& row = step.row(ending[r]);
+      if (const Value* const prompt = row.value(refs_.prompt))
+        sampler.note_prompt(row.request, prompt->host.as<std::int32_t>());
+      rows[r] = sample_row(sampler, wanted[static_cast<std::size_t>(ending[r])], row);
       if (row.params->sampling.num_logprobs < 0) continue;
       const TensorView own = logits.at(static_cast<std::int64_t>(r));
       raw[r] = ops.temporary(DType::f32, {own.dim(0)});
@@ -143,19 +151,14 @@ class TextDecoder final : public engine::ComponentBody {
     MSTAR_TRY(sample(ops, {.logits = logits, .rows = rows, .tokens = tokens, .log_probs = scores}));
     for (std::size_t r = 0; r < num_rows; ++r) {
       const std::int32_t token = tokens.data<std::int32_t>()[r];
-      sampler.note_drawn(step.row(static_cast<int>(r)).request, token);
+      sampler.note_drawn(step.row(ending[r]).request, token);
       if (!raw[r].pointer) continue;
       const auto offsets = step.output_offsets(1);
+      const auto row = static_cast<std::size_t>(ending[r]);
       MSTAR_TRY(log_probabilities(
-          ops, {.logits = raw[r], .token = token, .out = step.output(1).slice(offsets[r], offsets[r + 1])}));
+          ops, {.logits = raw[r], .token = token, .out = step.output(1).slice(offsets[row], offsets[row + 1])}));
     }
     return ok_status();
-  }
-
-  std::span<const std::int32_t> ids_of(const Forward& step, std::size_t row) const {
-    const auto offsets = step.input_offsets(0);
-    return {step.input(0).data<std::int32_t>() + offsets[row],
-            static_cast<std::size_t>(offsets[row + 1] - offsets[row])};
   }
 
   TextDecoderRefs refs_;

@@ -14,6 +14,7 @@ int heads_of(const decl::PagedKv& spec, const PoolLimits& limits) {
 int dim_of(const decl::PagedKv& spec) { return spec.latent_dim ? spec.latent_dim : spec.head_dim; }
 std::int64_t pages_needed(const decl::PagedKv& spec, const PoolLimits& limits) {
   const std::int64_t per_sequence = (spec.max_tokens_per_request + spec.page_tokens - 1) / spec.page_tokens;
+  if (limits.kv_tokens > 0) return 1 + (limits.kv_tokens + spec.page_tokens - 1) / spec.page_tokens;
   return 1 + limits.max_requests * per_sequence * static_cast<std::int64_t>(spec.labels.size());
 }
 
@@ -39,6 +40,7 @@ Result<std::unique_ptr<PagedKvPool>> PagedKvPool::create(const decl::PagedKv& sp
                                                      heads_of(spec, limits), dim_of(spec)}));
   pool->num_owners_.resize(static_cast<std::size_t>(pool->num_pages_));
   for (int page = pool->num_pages_ - 1; page > 0; --page) pool->free_.push_back(page);
+  if (spec.prefix_cache && limits.prefix_cache) pool->index_.emplace(spec.page_tokens, pool->num_pages_);
   for (Slot& slot : pool->slots_) {
     const std::size_t rows = static_cast<std::size_t>(limits.max_rows);
     const std::size_t counts[] = {rows, rows + 1, static_cast<std::size_t>(limits.max_tokens),
@@ -48,33 +50,43 @@ Result<std::unique_ptr<PagedKvPool>> PagedKvPool::create(const decl::PagedKv& sp
   return pool;
 }
 
-Status PagedKvPool::add_request(RequestId request, const decl::RequestParams&) {
+Status PagedKvPool::add_request(RequestId request, const decl::RequestParams& params) {
   if (requests_.count(request)) return ok_status();
-  const int claim = pages_per_sequence() * static_cast<int>(spec_.labels.size());
+  const int claim = limits_.on_demand ? 0 : pages_per_sequence() * static_cast<int>(spec_.labels.size());
   if (claimed_pages_ + claim > num_pages_ - 1)
     return exhausted("no pages for another request in '" + spec_.name + "'; raise max_concurrent_requests or --memory");
   claimed_pages_ += claim;
-  requests_.emplace(request, std::vector<Sequence>(spec_.labels.size()));
+  Request& added = requests_[request];
+  added.sequences.resize(spec_.labels.size());
+  added.max_tokens = params.sampling.max_tokens;
+  if (index_) added.root = index_->take_root(params.cache_salt);
   return ok_status();
 }
 
 void PagedKvPool::remove_request(RequestId request) {
   const auto it = requests_.find(request);
   if (it == requests_.end()) return;
-  for (Sequence& sequence : it->second)
+  for (Sequence& sequence : it->second.sequences)
     for (const std::int32_t page : sequence.pages) release_page(page);
-  claimed_pages_ -= pages_per_sequence() * static_cast<int>(spec_.labels.size());
+  end_building(it->second);
+  if (index_) index_->let_go(it->second.root);
+  if (!limits_.on_demand) claimed_pages_ -= pages_per_sequence() * static_cast<int>(spec_.labels.size());
   requests_.erase(it);
+  MSTAR_CHECK(!requests_.empty() || adds_up(), "pages were lost");
 }
 
 void PagedKvPool::Sequence::forget() {
   committed_tokens = planned_tokens = 0;
   num_stale = num_in_flight;
+  text.clear();
+  num_new_in_flight = num_sealed = 0;
+  opaque = false;
 }
 
 bool PagedKvPool::Sequence::end_oldest() {
   MSTAR_CHECK(num_in_flight > 0, "a row ended that was never admitted");
   --num_in_flight;
+  part_in_flight = false;  // such a row is the last in flight
   if (num_stale == 0) return false;
   --num_stale;
   return true;
@@ -82,8 +94,10 @@ bool PagedKvPool::Sequence::end_oldest() {
 
 PagedKvPool::Sequence* PagedKvPool::find(RequestId request, int label) {
   const auto it = requests_.find(request);
+  if (it == requests_.end()) return nullptr;
   const auto index = static_cast<std::size_t>(label);  // a negative one is past the end too
-  return it == requests_.end() || index >= it->second.size() ? nullptr : &it->second[index];
+  auto& sequences = it->second.sequences;
+  return index >= sequences.size() ? nullptr : &sequences[index];
 }
 
 Result<Admit> PagedKvPool::admit(const StepRow& row) {
@@ -97,9 +111,13 @@ Result<Admit> PagedKvPool::admit(const StepRow& row) {
   if (wanted > spec_.max_tokens_per_request)
     return invalid_request("the context of " + std::to_string(spec_.max_tokens_per_request) +
                            " tokens is full; send a shorter prompt or a smaller max_tokens");
-  if (!make_writable(*sequence, before, wanted)) return Admit::wait;
+  MSTAR_TRY_ASSIGN(const Admit room, make_room(row, num_new_pages(*sequence, before, wanted)));
+  if (room == Admit::wait) return room;
+  make_writable(*sequence, before, wanted);
   if (row.demand.restart) sequence->forget();
   sequence->planned_tokens = wanted;
+  sequence->num_new_in_flight += row.demand.tokens - row.demand.recomputed;
+  sequence->part_in_flight = !row.demand.ends;
   ++sequence->num_in_flight;
   return Admit::ok;
 }
@@ -138,16 +156,37 @@ Status PagedKvPool::plan(const StepRows& rows, Stream stream) {
   return ok_status();
 }
 
-void PagedKvPool::commit(const StepRow& row) {
+void PagedKvPool::commit(const StepRow& row, std::span<const std::int32_t> ids) {
   Sequence* const sequence = find(row);
-  if (sequence && !sequence->end_oldest()) sequence->committed_tokens += row.demand.tokens;
+  if (!sequence) return;
+  Request& request = requests_.at(row.request);
+  end_building(request);
+  if (!sequence->end_oldest()) {
+    const int num_new = row.demand.tokens - row.demand.recomputed;
+    sequence->num_new_in_flight -= num_new;
+    sequence->committed_tokens += row.demand.tokens;
+    if (num_new != static_cast<int>(ids.size())) {
+      sequence->opaque = true;
+      sequence->text.clear();
+    } else if (!sequence->opaque) {
+      sequence->text.insert(sequence->text.end(), ids.begin(), ids.end());
+      seal(request, *sequence);
+    }
+  }
+  preempt_if_leaving(request);
 }
 
 void PagedKvPool::rollback(const StepRow& row) {
   Sequence* const sequence = find(row);
-  if (!sequence || sequence->end_oldest()) return;
-  sequence->planned_tokens -= row.demand.tokens;
-  release_tail(*sequence);
+  if (!sequence) return;
+  Request& request = requests_.at(row.request);
+  end_building(request);
+  if (!sequence->end_oldest()) {
+    sequence->planned_tokens -= row.demand.tokens;
+    sequence->num_new_in_flight -= row.demand.tokens - row.demand.recomputed;
+    release_tail(*sequence);
+  }
+  preempt_if_leaving(request);
 }
 
 void PagedKvPool::withdraw(const StepRow& row) {
@@ -155,55 +194,10 @@ void PagedKvPool::withdraw(const StepRow& row) {
   if (!sequence) return;
   MSTAR_CHECK(sequence->num_in_flight > sequence->num_stale, "a row was withdrawn that was never admitted");
   --sequence->num_in_flight;
+  sequence->part_in_flight = false;
   sequence->planned_tokens -= row.demand.tokens;
+  sequence->num_new_in_flight -= row.demand.tokens - row.demand.recomputed;
   release_tail(*sequence);
-}
-
-std::int32_t PagedKvPool::take_page() {
-  const std::int32_t page = free_.back();
-  free_.pop_back();
-  num_owners_[static_cast<std::size_t>(page)] = 1;
-  return page;
-}
-
-void PagedKvPool::release_page(std::int32_t page) {
-  if (--num_owners_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);
-}
-
-void PagedKvPool::release_tail(Sequence& sequence) {
-  MSTAR_CHECK(sequence.planned_tokens >= sequence.committed_tokens);
-  while (static_cast<int>(sequence.pages.size()) > pages_for(sequence.planned_tokens)) {
-    release_page(sequence.pages.back());
-    sequence.pages.pop_back();
-  }
-}
-
-bool PagedKvPool::make_writable(Sequence& sequence, int begin, int end) {
-  const int first = begin / spec_.page_tokens, num_pages = pages_for(end);
-  const auto is_shared = [&](int i) {
-    return i < static_cast<int>(sequence.pages.size()) && num_owners_[static_cast<std::size_t>(sequence.pages[i])] > 1;
-  };
-  int more = std::max(0, num_pages - static_cast<int>(sequence.pages.size()));
-  for (int i = first; i < num_pages && begin < end; ++i) more += is_shared(i);
-  if (more > static_cast<int>(free_.size())) return false;
-  for (int i = first; i < num_pages && begin < end; ++i) {
-    if (!is_shared(i)) continue;
-    const std::int32_t shared = sequence.pages[i];
-    sequence.pages[i] = take_page();
-    if (i == first && begin % spec_.page_tokens != 0) copy_page(shared, sequence.pages[i]);
-    release_page(shared);
-  }
-  while (static_cast<int>(sequence.pages.size()) < num_pages) sequence.pages.push_back(take_page());
-  return true;
-}
-
-void PagedKvPool::copy_page(std::int32_t from, std::int32_t to) {
-  for (int layer = 0; layer < spec_.layers; ++layer)
-    for (int part = 0; part < 2; ++part) {
-      const TensorView pages = storage_.view().at(layer).at(part);
-      device_.copy_within(pages.at(to).pointer, pages.at(from).pointer, pages.at(from).bytes(),
-                          device_.default_stream());
-    }
 }
 
 Status PagedKvPool::fork(RequestId request, int from_label, int to_label, Stream) {
@@ -217,11 +211,22 @@ Status PagedKvPool::fork(RequestId request, int from_label, int to_label, Stream
   for (const std::int32_t page : to->pages) ++num_owners_[static_cast<std::size_t>(page)];
   // Rows of `from` in flight end before anything that reads the copy, or their request fails.
   to->committed_tokens = to->planned_tokens = from->planned_tokens;
+  to->opaque = from->opaque || from->num_new_in_flight > 0;
+  if (!to->opaque) {
+    to->text = from->text;
+    to->num_sealed = from->num_sealed;
+  }
   return ok_status();
 }
 
 Usage PagedKvPool::usage() const {
-  return {spec_.name, num_pages_ - 1 - static_cast<std::int64_t>(free_.size()), num_pages_ - 1, storage_.bytes()};
+  return {.name = spec_.name,
+          .used = num_owned(),
+          .total = num_pages_ - 1,
+          .bytes = storage_.bytes(),
+          .cached = index_ ? index_->num_idle() : 0,
+          .num_preempted = num_preempted_,
+          .found_tokens = found_tokens_};
 }
 
 PagedKvView PagedKvPool::view(int layer, int slot) const {
@@ -239,7 +244,7 @@ RaggedView PagedKvPool::ragged(int slot) const {
 }
 
 int PagedKvPool::length(RequestId request, int label) const {
-  const Sequence* const sequence = const_cast<PagedKvPool*>(this)->find(request, label);
+  const Sequence* const sequence = find(request, label);
   return sequence ? sequence->committed_tokens : 0;
 }
 

@@ -1,16 +1,49 @@
 // Paged keys and values of a decoder: one list of pages per (request, label), page 0 is the sink of padding rows.
 #pragma once
 
+#include <memory>
+#include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "mstar/resource/prefix_index.h"
 #include "mstar/resource/resource.h"
 #include "mstar/tensor/kv_view.h"
 
 namespace mstar::resource {
 
-// A fork shares pages; a page is copied when one of its owners is about to write into it. Invariant at every quiescent
-// point: free + owned (by one label or several) = total; page 0 is neither.
+// What is left of a row that appends tokens to a label.
+struct SequenceRow {
+  RequestId request;
+  int label = 0;
+  int num_tokens = 0;
+  std::span<const std::int32_t> ids = {};  // of them; empty when the host does not know them
+  bool restart = false;
+  bool ahead = false;
+};
+// Where it stands.
+struct OpenRow {
+  bool ready = false;   // false: the row waits
+  bool begun = false;   // a restart is done
+  int begin = 0;        // tokens that stand before those that run next
+  int num_missing = 0;  // tokens of the label's text from there on, to be computed again before the row's own
+  int num_found = 0;    // of the row's own tokens, the first: they stand now, found in the cache
+};
+
+// A fork shares pages; a page is copied when one of its owners is about to write into it, or when the prefix cache
+// holds it. Invariant at every quiescent point: free + owned (by one label or several) + cached = total; page 0 is none
+// of them.
+//
+// A label whose rows tell their ids has a text. Its full pages are put into a PrefixIndex (where the resource has a
+// prefix cache), for other requests with the same text and salt; they stay there when their owners are gone, until
+// their memory is asked for.
+//
+// Claims: a request gets its worst case when it is added. With PoolLimits::on_demand it gets nothing but, at its first
+// row, the promise of pages for its prompt and the first tokens of its answer, beside those promised to others; pages
+// are granted as rows ask for them. When none are left, cached ones go first, then the youngest request with pages
+// loses all of them: its text stays, and is computed again when its turn comes. A request only ever takes from younger
+// ones, so the oldest always ends. Refused for good is only what could not run alone.
 class PagedKvPool final : public Resource {
  public:
   static Result<std::unique_ptr<PagedKvPool>> create(const decl::PagedKv& spec, const PoolLimits& limits,
@@ -22,11 +55,31 @@ class PagedKvPool final : public Resource {
   Result<Admit> admit(const StepRow& row) override;
   void withdraw(const StepRow& row) override;
   Status plan(const StepRows& rows, Stream stream) override;
-  void commit(const StepRow& row) override;
+  // Its tokens' ids are not told: the label has no text from now on.
+  void commit(const StepRow& row) override { commit(row, {}); }
   void rollback(const StepRow& row) override;
   // Cost: O(pages) on the host; no bytes move.
   Status fork(RequestId request, int from_label, int to_label, Stream stream) override;
   Usage usage() const override;
+  std::int64_t cached_tokens(RequestId request) const override;
+
+  // ---- rows of components with chunked_prefill
+  // Before the rows of one step are opened.
+  void begin_round() { first_waiting_ = first_unpromised_ = RequestId(); }
+  // Before a row is admitted, and again for each part of it. invalid_request: it does not fit into the context;
+  // exhausted: the request can never have the pages it may need.
+  Result<OpenRow> open(const SequenceRow& row);
+  // A row that was opened and not admitted.
+  void close(RequestId request);
+  // `ids` of the row's tokens but the recomputed ones.
+  void commit(const StepRow& row, std::span<const std::int32_t> ids);
+  // Valid until the label's next commit.
+  std::span<const std::int32_t> text(RequestId request, int label) const;
+  // Tokens of the label, those to be computed again too.
+  int text_length(RequestId request, int label) const;
+  // Forgets the tokens from `length` on, unless rows of the label are in flight.
+  void truncate(RequestId request, int label, int length);
+  int page_tokens() const { return spec_.page_tokens; }
 
   // Keys and values of one layer for the rows planned in `slot`, lengths counting this step's tokens.
   PagedKvView view(int layer, int slot) const;
@@ -38,6 +91,9 @@ class PagedKvPool final : public Resource {
   // Forgets the tokens of a label but keeps the claim (a new window starts). Rows in flight end without a trace.
   void clear(RequestId request, int label = 0);
   int free_pages() const { return static_cast<int>(free_.size()); }
+  // Whether free, owned and cached pages are all there are, each only once, and owned as often as sequences hold it.
+  // For tests and quiescent points. Cost: O(pages).
+  bool adds_up() const;
 
  private:
   struct Sequence {
@@ -46,9 +102,28 @@ class PagedKvPool final : public Resource {
     int planned_tokens = 0;  // committed plus in flight
     int num_stale = 0;       // rows in flight, the oldest, that a restart has made void
     int num_in_flight = 0;
+    std::vector<std::int32_t> text;  // ids; longer than committed_tokens while some must be computed again
+    int num_new_in_flight = 0;       // tokens in flight that come to the text
+    bool part_in_flight = false;     // the row in flight does not end
+    bool opaque = false;             // it has tokens whose ids were not told
+    int num_sealed = 0;              // pages, the first, that are in the index
     void forget();
     // Whether the oldest row in flight is void; it leaves the flight either way.
     bool end_oldest();
+    int text_tokens() const { return opaque ? committed_tokens : static_cast<int>(text.size()); }
+  };
+  struct Request {
+    std::vector<Sequence> sequences;  // by label
+    std::int64_t max_tokens = -1;
+    PrefixIndex::Node root = PrefixIndex::kNone;
+    bool promised = false;
+    int promised_pages = 0;
+    bool leaving = false;                   // loses its pages when its rows in flight have ended
+    std::optional<std::uint64_t> building;  // the next page of a row of it
+    std::int64_t cached_tokens = 0;
+    int num_pages() const;
+    bool in_flight() const;
+    bool opaque() const;
   };
   enum Array { kLengths, kOffsets, kPositions, kPageTable };
   struct Slot {
@@ -58,18 +133,45 @@ class PagedKvPool final : public Resource {
   };
   PagedKvPool(const decl::PagedKv& spec, const PoolLimits& limits, Device& device)
       : spec_(spec), limits_(limits), device_(device) {}
-  int pages_for(int tokens) const { return (tokens + spec_.page_tokens - 1) / spec_.page_tokens; }
+  int pages_for(std::int64_t tokens) const {
+    return static_cast<int>((tokens + spec_.page_tokens - 1) / spec_.page_tokens);
+  }
   int pages_per_sequence() const { return pages_for(spec_.max_tokens_per_request); }
-  std::int32_t take_page();
-  void release_page(std::int32_t page);
-  void release_tail(Sequence& sequence);
-  // Gives the sequence pages of its own for positions [begin, end), keeping what stands before `begin`; false, and
-  // nothing has changed, when too few are free.
-  bool make_writable(Sequence& sequence, int begin, int end);
-  void copy_page(std::int32_t from, std::int32_t to);
   Sequence* find(const StepRow& row) { return find(row.request, row.demand.label); }
   Sequence* find(RequestId request, int label);
+  const Sequence* find(RequestId request, int label) const {
+    return const_cast<PagedKvPool*>(this)->find(request, label);
+  }
   void plan_row(Slot& slot, int index, const Sequence* sequence, const StepRow& row, std::int32_t first_token) const;
+
+  // ---- pages (paged_kv_pages.cc)
+  int num_available() const { return static_cast<int>(free_.size()) + (index_ ? index_->num_idle() : 0); }
+  int num_owned() const { return num_pages_ - 1 - num_available(); }
+  std::int32_t take_page();
+  void own_page(std::int32_t page);
+  void release_page(std::int32_t page);
+  void release_tail(Sequence& sequence);
+  bool is_shared(std::int32_t page) const;
+  // Pages that it takes to write positions [begin, end).
+  int num_new_pages(const Sequence& sequence, int begin, int end) const;
+  // Gives the sequence pages of its own for positions [begin, end), keeping what stands before `begin`. There must be
+  // as many as it takes.
+  void make_writable(Sequence& sequence, int begin, int end);
+  void copy_page(std::int32_t from, std::int32_t to);
+
+  // ---- sequences (paged_kv_sequences.cc)
+  std::vector<std::int32_t> find_prefix(const Request& request, const Sequence& sequence, const SequenceRow& row) const;
+  std::vector<std::int32_t> page_ids(const Sequence& sequence, const SequenceRow& row, int page) const;
+  // Whether an older row computes the row's next page; else the row is known to.
+  bool waits_for_page(Request& request, const Sequence& sequence, const SequenceRow& row);
+  void end_building(Request& request);
+  Result<bool> promise(RequestId id, Request& request, const Sequence& sequence, const SequenceRow& row,
+                       std::span<const std::int32_t> found);
+  Result<Admit> make_room(const StepRow& row, int needed);
+  Request* youngest_with_pages(RequestId older);
+  void preempt(Request& request);
+  void preempt_if_leaving(Request& request);
+  void seal(const Request& request, Sequence& sequence);
 
   decl::PagedKv spec_;
   PoolLimits limits_;
@@ -79,8 +181,13 @@ class PagedKvPool final : public Resource {
   std::vector<std::int32_t> free_;
   std::vector<std::uint16_t> num_owners_;  // sequences that hold each page
   int claimed_pages_ = 0;
-  std::unordered_map<RequestId, std::vector<Sequence>> requests_;  // one Sequence per label
+  std::unordered_map<RequestId, Request> requests_;
   std::vector<Slot> slots_;
+  std::optional<PrefixIndex> index_;                       // none: no prefix cache
+  std::unordered_map<std::uint64_t, RequestId> building_;  // pages that opened rows and rows in flight compute
+  // Of this round. Before the one nobody younger takes pages, before the other nobody younger is promised any.
+  RequestId first_waiting_, first_unpromised_;
+  std::int64_t num_preempted_ = 0, found_tokens_ = 0;
 };
 
 }  // namespace mstar::resource

@@ -23,12 +23,16 @@ struct RowDemand {
   bool samples = false;    // takes a sampler row
   int label = 0;           // index into the KV's labels
   bool restart = false;    // forgets the label's earlier tokens first (a new window of the same request)
+  // Set by the engine for components with chunked_prefill.
+  int recomputed = 0;  // of `tokens`, the first: the label's text held them already, their pages were taken away
+  bool ends = true;    // the row's last token is among them; before, there are no outputs and nothing is sampled
 };
 
 // A row with an invalid request id pads a captured bucket: it is only planned, and lands on page 0 and slot 0.
 struct StepRow {
   RequestId request;
   RowDemand demand;
+  bool ahead = false;  // launched before it is certain: nobody gives up anything for it
 };
 
 // The rows of one step, laid end to end: row r owns tokens [token_offsets[r], token_offsets[r+1]).
@@ -52,6 +56,10 @@ struct Usage {
   std::int64_t used = 0;  // pages, slots or rows
   std::int64_t total = 0;
   std::size_t bytes = 0;  // of device memory
+  // Of paged KV; free + used + cached = total.
+  std::int64_t cached = 0;         // pages that no request owns, kept for prompts that begin as they do
+  std::int64_t num_preempted = 0;  // so often a request's pages were taken away for an older one
+  std::int64_t found_tokens = 0;   // prompt tokens that were not computed, for the cache held them
 };
 
 // Plan slots of one component: a step is planned while the one before it runs. Components that share a resource each
@@ -88,6 +96,8 @@ class Resource {
   // gone. Steps launched before it on `stream` are seen, later ones not. Resources without labels are never asked.
   // internal when the request or a label is unknown.
   virtual Status fork(RequestId request, int from_label, int to_label, Stream stream);
+  // Prompt tokens of the request that were found in a cache.
+  virtual std::int64_t cached_tokens(RequestId) const { return 0; }
   virtual Usage usage() const = 0;
 };
 
@@ -98,6 +108,11 @@ struct PoolLimits {
   int max_tokens = 64;  // of one step
   int num_plan_slots = kNumSlots;
   int head_shards = 1;  // tp * sp ranks of the node's lockstep group
+  // ---- of paged KV
+  std::int64_t kv_tokens = 0;        // places in all; 0: the worst case of max_requests
+  bool prefix_cache = true;          // false: also where the resource declares one
+  int promised_answer_tokens = 256;  // of a request's answer, that must find room beside its prompt before it begins
+  bool on_demand = false;            // set by engine::ResourceSet (see PagedKvPool)
 };
 
 // Device bytes that make_resource would allocate, for the memory plan.

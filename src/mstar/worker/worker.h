@@ -93,6 +93,7 @@ class Worker {
     RequestId request;
     decl::PartitionRef partition;
     graph::ReadyNode node;
+    engine::Progress progress = {};
   };
   enum class Standing : std::uint8_t {
     certain,
@@ -196,11 +197,11 @@ class Worker {
   engine::RowInputs row_inputs(const Live& live, const Pending& pending) const;
   bool begin_step(Lane& lane);
   void end_oldest_step();
-  void end_row(Row& row, engine::RowResult& result);
+  void end_row(Lane& lane, Row& row, engine::RowResult& result);
   void abandon(Batch& batch, const Error& error);
   bool is_wanted(const Batch& batch);
   Live& take_off(Row& row);
-  void put_back(Lane& lane, Row& row);
+  void put_back(Lane& lane, Row& row, const engine::Progress& progress);
   void unblock_lanes();
 
   // worker_ahead.cc: rows that are launched before they are certain

@@ -81,7 +81,8 @@ engine::RowInputs Worker::row_inputs(const Live& live, const Pending& pending) c
   engine::RowInputs row{.request = live.request,
                         .params = live.params,
                         .walk = state.walk(),
-                        .run = live.placed->model().at(state.walk()).nodes[node].run};
+                        .run = live.placed->model().at(state.walk()).nodes[node].run,
+                        .progress = pending.progress};
   const auto inputs = state.inputs(node);
   row.ports.assign(inputs.begin(), inputs.end());
   for (std::size_t i = 0; i < inputs.size(); ++i) row.num_seen.push_back(state.num_seen(node, i));
@@ -101,7 +102,10 @@ void Worker::add_row(Lane& lane, Live& live, Row row, engine::RowInputs input, s
 // Moves ready nodes from the queue into the lane's rows, first come first served; skips those that are void. Then those
 // that rows in flight feed.
 void Worker::take_rows(Lane& lane, std::vector<engine::RowInputs>& inputs) {
-  const std::size_t limit = static_cast<std::size_t>(lane.engine->spec().max_batch_rows);
+  // Parts of sequences: the engine picks the rows, for it knows which must wait.
+  const std::size_t limit = lane.engine->spec().chunked_prefill
+                                ? lane.queue.size()
+                                : static_cast<std::size_t>(lane.engine->spec().max_batch_rows);
   const bool keeps_state = !lane.engine->spec().uses.empty();
   // A row leaves the queue once it is in the batch, so that none is lost when memory runs out.
   for (auto it = lane.queue.begin(); it != lane.queue.end() && inputs.size() < limit;) {
@@ -115,6 +119,8 @@ void Worker::take_rows(Lane& lane, std::vector<engine::RowInputs>& inputs) {
         continue;
       }
       add_row(lane, *live, {.pending = pending}, std::move(row), inputs);
+    } else if (live && !live->over()) {
+      lane.engine->undo(pending.request, pending.progress);
     }
     it = lane.queue.erase(it);
   }
@@ -139,11 +145,12 @@ Worker::Live& Worker::take_off(Row& row) {
 }
 
 // A row that was not admitted waits for its next chance.
-void Worker::put_back(Lane& lane, Row& row) {
+void Worker::put_back(Lane& lane, Row& row, const engine::Progress& progress) {
   Live& live = take_off(row);
   if (row.standing == Standing::ahead) {
     live.partitions[row.pending.partition.value]->rollback_ahead(row.pending.node.node);
   } else {
+    row.pending.progress = progress;
     lane.queue.push_front(row.pending);
   }
   release_in_flight(live);
@@ -160,14 +167,15 @@ bool Worker::begin_step(Lane& lane) {
   for (auto& failed : prepared.failed) {
     Row& row = rows[failed.tag];
     if (row.standing == Standing::ahead) {  // perhaps it never comes to that
-      put_back(lane, row);
+      put_back(lane, row, {});
       continue;
     }
     Live& live = take_off(row);
     fail(live, std::move(*failed.error));
     release_in_flight(live);
   }
-  for (auto it = prepared.waiting.rbegin(); it != prepared.waiting.rend(); ++it) put_back(lane, rows[it->tag]);
+  for (auto it = prepared.waiting.rbegin(); it != prepared.waiting.rend(); ++it)
+    put_back(lane, rows[it->tag], it->progress);
   for (Row& row : rows)
     if (row.in_flight && row.standing == Standing::ahead) find(row.pending.request)->ahead.push_back(&row);
   lane.blocked = !lane.open->step && !lane.queue.empty();
@@ -191,7 +199,7 @@ void Worker::end_oldest_step() {
       if (row.standing == Standing::unwanted || live->over()) lane.engine->drop(*batch.step, tag);
     }
     auto results = lane.engine->finish(std::move(batch.step));
-    for (auto& result : results) end_row(batch.rows[result.tag], result);
+    for (auto& result : results) end_row(lane, batch.rows[result.tag], result);
   } catch (const std::exception& error) {
     log_error("worker {}: the end of a step of '{}': {}", options_.id.value, lane.engine->spec().name, error.what());
     abandon(batch, internal_error(std::string("a step failed: ") + error.what()));
@@ -200,11 +208,17 @@ void Worker::end_oldest_step() {
   stats_stale_ = true;
 }
 
-void Worker::end_row(Row& row, engine::RowResult& result) {
+void Worker::end_row(Lane& lane, Row& row, engine::RowResult& result) {
   Live& live = take_off(row);
   guarded(live, [&] {
     if (live.over() || row.standing != Standing::certain) return;
     if (result.error) return fail(live, std::move(*result.error));
+    if (result.partial) {  // the node comes again
+      row.pending.progress = result.progress;
+      if (!live.partitions[row.pending.partition.value]->is_current(row.pending.node))
+        return lane.engine->undo(live.request, result.progress);
+      return lane.queue.push_back(row.pending);
+    }
     complete(live, row.pending.partition, row.pending.node, std::move(result.outputs), result.stopped_loops);
   });
   release_in_flight(live);

@@ -172,9 +172,9 @@ Result<DecoderConfig> DecoderConfig::read(const ModelSource& source) {
 Result<std::vector<weights::DummyWeight>> decoder_lm_dummy_weights(const ModelSource& source) {
   using Fill = weights::DummyWeight::Fill;
   MSTAR_TRY_ASSIGN(const json config, read_json_file(source.directory / "config.json", true));
-  const std::string type = config.value("model_type", std::string());
-  if (!is_known(type)) return bad_model("model_type '" + type + "' is none of llama, qwen2, qwen3");
   const JsonNumbers numbers(config, "config.json");
+  MSTAR_TRY_ASSIGN(const std::string type, numbers.text("model_type"));
+  if (!is_known(type)) return bad_model("model_type '" + type + "' is none of llama, qwen2, qwen3");
   MSTAR_TRY_ASSIGN(const int vocab, numbers.integer("vocab_size", 1, 1 << 24));
   MSTAR_TRY_ASSIGN(const int dim, numbers.integer("hidden_size", 1, kMaxWidth));
   MSTAR_TRY_ASSIGN(const int layers, numbers.integer("num_hidden_layers", 1, kMaxLayers));
@@ -185,7 +185,8 @@ Result<std::vector<weights::DummyWeight>> decoder_lm_dummy_weights(const ModelSo
   const std::int64_t q = std::int64_t{heads} * head_dim, kv = std::int64_t{kv_heads} * head_dim;
   std::vector<weights::DummyWeight> out = {{"model.embed_tokens.weight", {vocab, dim}},
                                            {"model.norm.weight", {dim}, Fill::ones}};
-  if (!config.value("tie_word_embeddings", false)) out.push_back({"lm_head.weight", {vocab, dim}});
+  const auto tied = config.find("tie_word_embeddings");
+  if (tied == config.end() || *tied != true) out.push_back({"lm_head.weight", {vocab, dim}});
   for (int layer = 0; layer < layers; ++layer) {
     const std::string at = "model.layers." + std::to_string(layer) + ".";
     out.push_back({at + "self_attn.q_proj.weight", {q, dim}});

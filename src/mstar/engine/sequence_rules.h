@@ -1,0 +1,18 @@
+// Which paged KV may grant its pages on demand, and which may share prefixes: what follows from a declaration.
+#pragma once
+
+#include <string>
+
+#include "mstar/decl/decl.h"
+
+namespace mstar::engine {
+
+struct SequenceRules {
+  bool on_demand = false;     // pages can be taken from a request and computed again
+  bool prefix_cache = false;  // pages may serve other requests
+  std::string why_not;        // the first reason against; empty when both are so
+};
+// Of a paged KV; nothing for other resources. Pure host logic.
+SequenceRules sequence_rules(const decl::Decl& decl, decl::ResourceRef kv);
+
+}  // namespace mstar::engine

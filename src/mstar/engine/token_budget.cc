@@ -1,0 +1,56 @@
+#include "mstar/engine/token_budget.h"
+
+#include <algorithm>
+
+namespace mstar::engine {
+
+int largest_part(const TokenWish& row, int tokens, int grain) {
+  if (row.tokens <= tokens) return row.tokens;
+  return std::max(0, (row.begin + tokens) / grain * grain - row.begin);
+}
+
+std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget& budget) {
+  std::vector<int> out(rows.size());
+  int left = budget.tokens, rows_left = budget.rows;
+  std::vector<std::size_t> longer;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].tokens > 1) longer.push_back(i);
+  const auto take_more = [&](std::size_t i) {
+    const int more = largest_part({rows[i].begin + out[i], rows[i].tokens - out[i]}, left, budget.grain);
+    if (more == 0 || (out[i] == 0 && rows_left == 0)) return;
+    rows_left -= out[i] == 0;
+    out[i] += more;
+    left -= more;
+  };
+  if (budget.tokens <= budget.grain || budget.rows < 2) {  // no room for both kinds: first come, first served
+    for (std::size_t i = 0; i < rows.size(); ++i) take_more(i);
+    return out;
+  }
+  const int kept_tokens = longer.empty() ? 0 : budget.grain, kept_rows = longer.empty() ? 0 : 1;
+  for (std::size_t i = 0; i < rows.size() && left > kept_tokens && rows_left > kept_rows; ++i) {
+    if (rows[i].tokens != 1) continue;
+    out[i] = 1;
+    --left;
+    --rows_left;
+  }
+  if (static_cast<int>(longer.size()) > rows_left) longer.resize(static_cast<std::size_t>(rows_left));
+  std::vector<std::size_t> by_wish = longer;
+  std::stable_sort(by_wish.begin(), by_wish.end(),
+                   [&](std::size_t a, std::size_t b) { return rows[a].tokens < rows[b].tokens; });
+  int unshared = left;
+  for (std::size_t k = 0; k < by_wish.size(); ++k) {
+    const TokenWish& row = rows[by_wish[k]];
+    const int share = std::min(row.tokens, unshared / static_cast<int>(by_wish.size() - k));
+    unshared -= share;
+    out[by_wish[k]] = largest_part(row, share, budget.grain);
+  }
+  rows_left -= static_cast<int>(longer.size());
+  for (const std::size_t i : longer) {
+    left -= out[i];
+    rows_left += out[i] == 0;
+  }
+  for (const std::size_t i : longer) take_more(i);
+  return out;
+}
+
+}  // namespace mstar::engine

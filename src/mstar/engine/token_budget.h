@@ -1,0 +1,27 @@
+// How the rows of one step share its tokens. Pure host logic.
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace mstar::engine {
+
+struct TokenWish {
+  int begin = 0;   // position of the row's next token
+  int tokens = 0;  // that it has left, at least 1
+};
+struct StepBudget {
+  int tokens = 0;
+  int rows = 0;
+  int grain = 1;  // at most `tokens`; what does not end a row ends at a multiple of it
+};
+
+// Tokens of each row, 0 for those that wait. Rows of one token come first, but for a grain and a row if there are
+// longer ones; those share the rest max-min fairly: nobody gets more than he wants, and nobody less than another who
+// got a part. What rounding leaves goes to the first that can use it. Never all 0. Cost: O(n log n).
+std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget& budget);
+
+// The most that the row can take of `tokens`: all that it has left, or up to a multiple of the grain.
+int largest_part(const TokenWish& row, int tokens, int grain);
+
+}  // namespace mstar::engine

@@ -1,0 +1,71 @@
+#include "mstar/engine/token_budget.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+namespace mstar::engine {
+namespace {
+
+using Shares = std::vector<int>;
+
+TEST(TokenBudget, OneTokenRowsComeFirstAndTheOthersShareTheRest) {
+  const std::vector<TokenWish> rows = {{0, 100}, {7, 1}, {0, 100}, {40, 1}};
+  EXPECT_EQ(share_tokens(rows, {.tokens = 66, .rows = 8, .grain = 16}), (Shares{32, 1, 32, 1}));
+  EXPECT_EQ(share_tokens(rows, {.tokens = 50, .rows = 8, .grain = 16}), (Shares{32, 1, 16, 1}));  // 24 each, rounded
+}
+
+TEST(TokenBudget, WhoWantsLittleLeavesTheRestToTheOthers) {
+  const std::vector<TokenWish> rows = {{0, 1000}, {0, 5}, {0, 40}, {0, 1000}};
+  EXPECT_EQ(share_tokens(rows, {.tokens = 205, .rows = 8, .grain = 16}), (Shares{80, 5, 40, 80}));
+}
+
+TEST(TokenBudget, PartsEndAtMultiplesOfTheGrainWhereverTheyBegin) {
+  EXPECT_EQ(share_tokens(std::vector<TokenWish>{{5, 100}}, {.tokens = 30, .rows = 1, .grain = 16}), (Shares{27}));
+  EXPECT_EQ(share_tokens(std::vector<TokenWish>{{5, 100}}, {.tokens = 16, .rows = 1, .grain = 16}), (Shares{11}));
+  EXPECT_EQ(share_tokens(std::vector<TokenWish>{{5, 20}}, {.tokens = 30, .rows = 1, .grain = 16}), (Shares{20}));
+}
+
+TEST(TokenBudget, LongerRowsAreNotStarvedByRowsOfOneToken) {
+  std::vector<TokenWish> rows(40, {9, 1});
+  rows.push_back({0, 64});
+  const Shares shares = share_tokens(rows, {.tokens = 32, .rows = 64, .grain = 16});
+  EXPECT_EQ(shares.back(), 16);
+  EXPECT_EQ(std::accumulate(shares.begin(), shares.end(), 0), 32);
+  EXPECT_EQ(share_tokens(rows, {.tokens = 512, .rows = 8, .grain = 16}).back(), 64);
+}
+
+TEST(TokenBudget, NeverOverNeverEmptyNeverLessThanAFairShareButForRounding) {
+  std::mt19937 random(1);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  for (int round = 0; round < 3000; ++round) {
+    const int grain = 1 << below(5);
+    const StepBudget budget{.tokens = grain + below(200), .rows = 1 + below(10), .grain = grain};
+    std::vector<TokenWish> rows;
+    for (int i = 0; i < 1 + below(14); ++i)
+      rows.push_back({below(4) ? below(9) * grain : below(100), below(2) ? 1 : 1 + below(150)});
+    const Shares shares = share_tokens(rows, budget);
+    int sum = 0, num_rows = 0, num_longer = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      sum += shares[i];
+      num_rows += shares[i] > 0;
+      num_longer += rows[i].tokens > 1;
+      ASSERT_LE(shares[i], rows[i].tokens);
+      ASSERT_TRUE(shares[i] == 0 || shares[i] == rows[i].tokens || (rows[i].begin + shares[i]) % grain == 0);
+    }
+    ASSERT_LE(sum, budget.tokens);
+    ASSERT_LE(num_rows, budget.rows);
+    ASSERT_GT(sum, 0);
+    if (budget.rows <= static_cast<int>(rows.size()) || budget.tokens <= grain || num_longer == 0) continue;
+    const int fair = (budget.tokens - static_cast<int>(rows.size()) + num_longer) / num_longer;
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      if (rows[i].tokens > 1) {
+        ASSERT_GT(shares[i], std::min(rows[i].tokens, fair) - grain) << round;
+      }
+  }
+}
+
+}  // namespace
+}  // namespace mstar::engine

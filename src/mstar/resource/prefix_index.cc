@@ -1,0 +1,122 @@
+#include "mstar/resource/prefix_index.h"
+
+#include <algorithm>
+
+#include "mstar/base/check.h"
+
+namespace mstar::resource {
+
+PrefixIndex::PrefixIndex(int page_tokens, int num_pages)
+    : page_tokens_(page_tokens), pages_(static_cast<std::size_t>(num_pages)) {}
+
+PrefixIndex::Node PrefixIndex::take_root(const std::string& salt) {
+  Root& root = roots_[salt];
+  if (root.node == kNone) {
+    root.node = ++last_node_;
+    salt_of_.emplace(root.node, salt);
+  }
+  ++root.num_holders;
+  return root.node;
+}
+
+void PrefixIndex::let_go(Node root) {
+  const auto it = salt_of_.find(root);
+  MSTAR_CHECK(it != salt_of_.end(), "a root was let go that nobody holds");
+  const std::string salt = it->second;
+  --roots_[salt].num_holders;
+  drop_if_unused(salt);
+}
+
+void PrefixIndex::drop_if_unused(const std::string& salt) {
+  const auto it = roots_.find(salt);
+  if (it->second.num_holders > 0 || it->second.num_children > 0) return;
+  salt_of_.erase(it->second.node);
+  roots_.erase(it);
+}
+
+std::uint64_t PrefixIndex::key(Node parent, std::span<const std::int32_t> ids) const {
+  std::uint64_t hash = parent * 0x9e3779b97f4a7c15u;
+  for (const std::int32_t id : ids) {
+    hash ^= static_cast<std::uint32_t>(id);
+    hash *= 0xff51afd7ed558ccdu;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+std::int32_t PrefixIndex::find(Node parent, std::span<const std::int32_t> ids) const {
+  const auto [begin, end] = by_key_.equal_range(key(parent, ids));
+  for (auto it = begin; it != end; ++it) {
+    const Page& page = pages_[static_cast<std::size_t>(it->second)];
+    if (page.parent == parent && std::equal(ids.begin(), ids.end(), page.ids.begin(), page.ids.end()))
+      return it->second;
+  }
+  return 0;
+}
+
+PrefixIndex::Node PrefixIndex::add(Node parent, std::span<const std::int32_t> ids, std::int32_t page) {
+  MSTAR_CHECK(static_cast<int>(ids.size()) == page_tokens_ && node_of(page) == kNone);
+  Page& added = at(page);
+  added = {.node = ++last_node_, .parent = parent, .ids = {ids.begin(), ids.end()}};
+  by_key_.emplace(key(parent, ids), page);
+  page_of_.emplace(added.node, page);
+  count_child(parent, 1);
+  return added.node;
+}
+
+void PrefixIndex::count_child(Node parent, int by) {
+  if (const auto above = page_of_.find(parent); above != page_of_.end()) {
+    const bool was_leaf = is_idle_leaf(above->second);
+    at(above->second).num_children += by;
+    return update(above->second, was_leaf);
+  }
+  const auto salt = salt_of_.find(parent);
+  MSTAR_CHECK(salt != salt_of_.end(), "a page continues one that is gone");
+  roots_[salt->second].num_children += by;
+  if (by < 0) drop_if_unused(std::string(salt->second));
+}
+
+void PrefixIndex::update(std::int32_t page, bool was_leaf) {
+  const bool is_leaf = is_idle_leaf(page);
+  if (was_leaf == is_leaf) return;
+  if (is_leaf) {
+    leaves_.emplace(at(page).rests_since, page);
+  } else {
+    leaves_.erase({at(page).rests_since, page});
+  }
+}
+
+void PrefixIndex::set_idle(std::int32_t page, bool idle) {
+  Page& changed = at(page);
+  if (changed.idle == idle) return;
+  const bool was_leaf = is_idle_leaf(page);
+  if (!idle) {  // leaves under the time at which it came to rest
+    changed.idle = false;
+    update(page, was_leaf);
+  } else {
+    changed.rests_since = ++clock_;
+    changed.idle = true;
+    update(page, was_leaf);
+  }
+  num_idle_ += idle ? 1 : -1;
+}
+
+std::int32_t PrefixIndex::evict() {
+  if (leaves_.empty()) return 0;
+  const std::int32_t page = leaves_.begin()->second;
+  leaves_.erase(leaves_.begin());
+  --num_idle_;
+  Page gone = std::move(at(page));
+  at(page) = {};
+  const auto [begin, end] = by_key_.equal_range(key(gone.parent, gone.ids));
+  for (auto it = begin; it != end; ++it)
+    if (it->second == page) {
+      by_key_.erase(it);
+      break;
+    }
+  page_of_.erase(gone.node);
+  count_child(gone.parent, -1);
+  return page;
+}
+
+}  // namespace mstar::resource

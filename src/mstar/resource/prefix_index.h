@@ -1,0 +1,77 @@
+// Which page holds the keys and values of which tokens: a tree of full pages, by the ids before and in them.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace mstar::resource {
+
+// A node is a full page of one text; its parent is the page before it, and the root of a text is its salt. Ids are
+// compared at each step down, and a node's number is never used twice, so that what is found is the same text from its
+// beginning: no hash is trusted. A page without an owner stays until its memory is asked for; whoever owns a page owns
+// all those above it. Pure host logic; no errors. Cost of a step: O(page_tokens).
+class PrefixIndex {
+ public:
+  using Node = std::uint64_t;
+  static constexpr Node kNone = 0;
+
+  PrefixIndex(int page_tokens, int num_pages);
+
+  // The root of texts with this salt, held until it is let go as often as it was taken.
+  Node take_root(const std::string& salt);
+  void let_go(Node root);
+
+  // The page that continues `parent` with these ids, or 0.
+  std::int32_t find(Node parent, std::span<const std::int32_t> ids) const;
+  // Puts a page there. `parent` is a node or a taken root, and nothing continues it with these ids.
+  Node add(Node parent, std::span<const std::int32_t> ids, std::int32_t page);
+  // Of a page; kNone when it is not in the tree.
+  Node node_of(std::int32_t page) const { return pages_[static_cast<std::size_t>(page)].node; }
+  // What tells a place below `parent` from others, nearly always.
+  std::uint64_t key(Node parent, std::span<const std::int32_t> ids) const;
+
+  // A page of the tree that lost its last owner, or got its first one again.
+  void set_idle(std::int32_t page, bool idle);
+  int num_idle() const { return num_idle_; }
+  // Forgets the idle page that has rested longest of those that nothing continues; 0 when there is none.
+  std::int32_t evict();
+
+ private:
+  struct Page {
+    Node node = kNone;
+    Node parent = kNone;
+    std::vector<std::int32_t> ids;
+    int num_children = 0;
+    bool idle = false;
+    std::uint64_t rests_since = 0;
+  };
+  struct Root {
+    Node node = kNone;
+    int num_holders = 0;
+    int num_children = 0;
+  };
+  Page& at(std::int32_t page) { return pages_[static_cast<std::size_t>(page)]; }
+  void count_child(Node parent, int by);
+  // Keeps leaves_ true after a change of the page.
+  void update(std::int32_t page, bool was_leaf);
+  bool is_idle_leaf(std::int32_t page) { return at(page).idle && at(page).num_children == 0; }
+  void drop_if_unused(const std::string& salt);
+
+  int page_tokens_;
+  std::vector<Page> pages_;
+  std::unordered_multimap<std::uint64_t, std::int32_t> by_key_;
+  std::unordered_map<Node, std::int32_t> page_of_;
+  std::unordered_map<std::string, Root> roots_;
+  std::unordered_map<Node, std::string> salt_of_;
+  std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;  // idle ones, the longest at rest first
+  Node last_node_ = kNone;
+  std::uint64_t clock_ = 0;
+  int num_idle_ = 0;
+};
+
+}  // namespace mstar::resource
