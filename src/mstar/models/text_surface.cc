@@ -145,6 +145,7 @@ Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
                                 "; prompt and answer must fit into " + std::to_string(model.context_tokens));
   constexpr std::int64_t kCompletionTokens = 16;  // OpenAI's default there
   if (max_tokens < 0) max_tokens = request.route == Route::completions ? std::min(room, kCompletionTokens) : room;
+  MSTAR_TRY_ASSIGN(out.params.cache_salt, request.fields.get_string("cache_salt", ""));
   out.params.fields = request.fields;
   out.params.output_modalities = {Modality::text};
   out.inputs[model.prompt] = {HostValue::i32(ids)};

@@ -239,6 +239,10 @@ Status read_sampling_fields(const OrderedJson& body, Params& fields) {
   }
   MSTAR_TRY_ASSIGN(const bool ignore_eos, bool_member(body, "ignore_eos", false));
   if (ignore_eos) fields.set("ignore_eos", true);
+  MSTAR_TRY_ASSIGN(const bool parse_special, bool_member(body, "parse_special", false));
+  if (parse_special) fields.set("parse_special", true);
+  MSTAR_TRY_ASSIGN(const std::string salt, string_member(body, "cache_salt", ""));
+  if (!salt.empty()) fields.set("cache_salt", salt);
   MSTAR_TRY(read_stop(body, fields));
   MSTAR_TRY(read_stop_ids(body, fields));
   return read_logit_bias(body, fields);
