@@ -35,28 +35,26 @@ std::int32_t next_token(std::int32_t token, std::uint64_t seed) {
 
 class NullBody final : public engine::ComponentBody {
  public:
-  NullBody(const Refs& refs, std::int64_t step_us) : refs_(refs), step_(step_us) {}
+  explicit NullBody(std::int64_t step_us) : step_(step_us) {}
 
-  std::vector<engine::SlotSpec> input_slots() const override { return {{.name = "ids", .dtype = DType::i32}}; }
+  std::vector<engine::SlotSpec> input_slots() const override { return {}; }
   std::vector<engine::SlotSpec> output_slots() const override {
     return {{.name = "token", .dtype = DType::i32, .to_host = true}};
   }
-  Result<RowDemand> declare(const RowInputs& row) override {
-    const Value* const prompt = row.value(refs_.prompt);
+  Result<RowDemand> declare(const RowInputs&) override {
     RowDemand demand;
-    demand.sources = {{0, prompt ? prompt : row.value(refs_.token)}};
-    demand.resources.tokens = prompt ? static_cast<int>(prompt->host.as<std::int32_t>().size()) : 1;
+    demand.resources.tokens = 1;  // of a prompt only the last one is looked at
     demand.results = {{.slot = 0, .output = 0, .items = 1}};
     return demand;
   }
   std::size_t workspace_bytes(int, int) const override { return 0; }
 
   Status forward(Forward& step, int) override {
-    const auto* const ids = step.input(0).data<std::int32_t>();
     auto* const tokens = step.output(0).data<std::int32_t>();
     for (int r = 0; r < step.num_rows(); ++r) {
-      const auto last = static_cast<std::size_t>(step.input_offsets(0)[static_cast<std::size_t>(r) + 1] - 1);
-      tokens[r] = next_token(ids[last], step.row(r).params->sampling.seed);
+      const RowInputs& row = step.row(r);
+      const auto ids = row.ports[0].front().host.as<std::int32_t>();  // the prompt, or the last token
+      tokens[r] = next_token(ids.back(), row.params->sampling.seed);
     }
     pace();
     return ok_status();
@@ -69,7 +67,6 @@ class NullBody final : public engine::ComponentBody {
     last_end_ = Clock::now();
   }
 
-  Refs refs_;
   std::chrono::microseconds step_;
   Clock::time_point last_end_ = Clock::now();
 };
@@ -155,9 +152,10 @@ Result<Decl> declare_null_model(const ModelSource& source) {
                                                 .build =
                                                     [r, step_us](engine::BuildContext&) {
                                                       return Result<std::unique_ptr<engine::ComponentBody>>(
-                                                          std::make_unique<NullBody>(r, step_us));
+                                                          std::make_unique<NullBody>(step_us));
                                                     },
-                                                .max_batch_rows = kMaxRows});
+                                                .max_batch_rows = kMaxRows,
+                                                .run_ahead = false});
   r.prefill = d.walk("prefill", Run{body, {r.prompt}, {r.token}});
   r.decode = d.walk("decode", Loop{.name = "decode", .body = {Run{body, {r.token}, {r.token}}}, .at_most = kContext});
   d.partition(

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""What the way from a worker's step to a client costs: `mstar serve null`, whose model computes nothing, under `mstar bench`.
+
+    bench/host_path.py --mstar build/release/mstar [--streams 1000] [--tokens 300] [--rounds 3] [--json FILE]
+
+First all streams at once as fast as they go: tokens a second, and microseconds of the server's CPU (user and system, all its
+threads) a streamed token. Then the same with steps that are paced so that all streams together get half of that rate: how far the
+gaps between two tokens of a stream are from their median. The client shares the machine; its CPU is not counted. Prints each round,
+medians and one JSON line.
+"""
+import argparse
+import http.client
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def serve(arguments, step_us, directory):
+    config = pathlib.Path(directory) / "null.yaml"
+    config.write_text("model: 'null'\noptions: {step_us: %d}\nmax_concurrent_requests: %d\nmax_queued_requests: %d\n"
+                      "limits: {step_tokens: %d}\nserver: {max_connections: %d}\n" % (
+                          step_us, arguments.streams, arguments.streams, arguments.streams, arguments.streams + 64))
+    port = free_port()
+    process = subprocess.Popen([arguments.mstar, "--log-level", "warn", "serve", str(config), "--port", str(port)],
+                               stderr=subprocess.DEVNULL)
+    for _ in range(1000):
+        if process.poll() is not None:
+            raise SystemExit("the server ended at once with %d" % process.returncode)
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("GET", "/ready")
+            if connection.getresponse().status == 200:
+                return process, port
+        except OSError:
+            pass
+        time.sleep(0.02)
+    raise SystemExit("the server is not ready after 20 s")
+
+
+def bench(arguments, process, port, tokens):
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        command = [arguments.mstar, "bench", "--url", "http://127.0.0.1:%d" % port, "--offline", "--requests", str(arguments.streams),
+                   "--input", "16", "--output", str(tokens), "--ignore-eos", "--server-pid", str(process.pid), "--json", out.name]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode != 0:
+            raise SystemExit(result.stdout + result.stderr)
+        figures = json.load(open(out.name))["figures"]
+    wanted = arguments.streams * tokens
+    if figures["pieces"] != wanted or figures["usage_tokens"] != wanted:
+        raise SystemExit("%d pieces and %d tokens instead of %d" % (figures["pieces"], figures["usage_tokens"], wanted))
+    return figures
+
+
+def row(kind, figures):
+    out = {"kind": kind, "tokens_per_s": round(figures["pieces_per_s"]), "cpu_us": round(figures["server_cpu_us_per_piece"], 2),
+           "gap_p50_ms": round(figures["itl_ms"]["p50"], 2), "jitter_p99_ms": round(figures["gap_jitter_ms"]["p99"], 2),
+           "jitter_max_ms": round(figures["gap_jitter_ms"]["max"], 2), "max_open": figures["max_open"]}
+    print("%-8s%8d tokens/s  %6.2f us of CPU a token  gap p50 %7.2f ms  jitter p99 %7.2f ms  max %7.2f ms  %d streams" % (
+        tuple(out.values())))
+    return out
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mstar", required=True)
+    parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", help="file for the figures")
+    arguments = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        for kind in ("fastest", "half"):
+            rate = statistics.median(r["tokens_per_s"] for r in rows) if rows else 0
+            step_us = round(arguments.streams / (rate / 2) * 1e6) if rate else 0
+            process, port = serve(arguments, step_us, directory)
+            try:
+                bench(arguments, process, port, 16)  # warm
+                for _ in range(arguments.rounds):
+                    rows.append(row(kind, bench(arguments, process, port, arguments.tokens)))
+            finally:
+                process.terminate()
+                process.wait(60)
+    medians = {kind: {key: statistics.median(r[key] for r in rows if r["kind"] == kind)
+                      for key in ("tokens_per_s", "cpu_us", "jitter_p99_ms")} for kind in ("fastest", "half")}
+    out = json.dumps({"streams": arguments.streams, "tokens": arguments.tokens, "cores": os.cpu_count(), "medians": medians,
+                      "rows": rows})
+    print(out)
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(out + "\n")
+
+
+if __name__ == "__main__":
+    main()
