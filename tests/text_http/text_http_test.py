@@ -98,9 +98,9 @@ class Case(unittest.TestCase):
 
 class Text(Case):
     def test_it_knows_the_capital_of_france(self):
-        answer = self.ask(CHAT, {"model": NAME, "temperature": 0, "max_tokens": 24,
-                                 "messages": [{"role": "user", "content": "What is the capital of France?"}]})
-        self.assertIn("Paris", text_of(answer))
+        """As llama.cpp goes on with the same file."""
+        answer = self.ask(COMPLETIONS, {"model": NAME, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 8})
+        self.assertTrue(text_of(answer).startswith(" Paris."), answer)
 
     def test_the_same_bytes_alone_in_company_and_from_the_cache(self):
         for fields in ({}, {"temperature": 0.8, "seed": 7, "top_p": 0.9, "frequency_penalty": 0.5}):
@@ -116,7 +116,7 @@ class Text(Case):
                     usage = usage_of(answer)
                     cached = usage["prompt_tokens_details"]["cached_tokens"]
                     self.assertTrue(0 < cached < usage["prompt_tokens"], usage)
-                self.assertEqual(usage_of(alone[0])["prompt_tokens_details"]["cached_tokens"], 0)
+                self.assertEqual(usage_of(alone[0]).get("prompt_tokens_details", {}).get("cached_tokens", 0), 0)
                 self.assertGreater(len({text_of(a) for a in alone}), 8)
 
     def test_counts_are_exact(self):
@@ -242,7 +242,7 @@ class TightPool(Case):
 
     @classmethod
     def start(cls):
-        return super().start(options={"context_tokens": 512}, limits={"memory": "230M"})
+        return super().start(options={"context_tokens": 512}, memory="230M")
 
     def test_bytes_do_not_depend_on_memory(self):
         def one(i):
