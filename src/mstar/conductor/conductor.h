@@ -125,7 +125,8 @@ class Conductor final : public Frontend {
     std::set<WorkerId> removing;             // that have not confirmed the removal
     std::unique_ptr<decl::Emitter> emitter;  // null where the surface has none
     Params metadata;
-    bool ended = false;  // the sink has its terminal event
+    std::map<WorkerId, std::int64_t> cached_tokens;  // where one counts them
+    bool ended = false;                              // the sink has its terminal event
   };
 
   // conductor_frontend.cc: any thread

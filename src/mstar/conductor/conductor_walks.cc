@@ -103,6 +103,8 @@ void Conductor::finish_request(Request& request, decl::Finish finish) {
   if (request.emitter && request.emitter->num_tokens() >= 0)
     finished.usage.completion_tokens = request.emitter->num_tokens();
   finished.usage.prompt_tokens = request.submit.num_prompt_tokens;
+  for (const auto& [worker, count] : request.cached_tokens)
+    finished.usage.cached_tokens = std::max<std::int64_t>(finished.usage.cached_tokens, 0) + count;
   finished.metadata = std::move(request.metadata);
   finished.usage.audio_seconds = finished.metadata.get_number("duration", 0).value_or(0);
   end(request, std::move(finished));
@@ -113,6 +115,7 @@ void Conductor::on(wire::FragmentReport message) {
   if (!request || request->ended || message.partition.value >= request->partitions.size()) return;
   Partition& partition = request->partitions[message.partition.value];
   for (auto& [port, values] : message.kept) request->kept[port] = std::move(values);
+  if (message.cached_tokens >= 0) request->cached_tokens[message.worker] = message.cached_tokens;
   if (!partition.progress->on_fragment(message.worker, message.done) || partition.done) return;
   if (request->submit.client) note_consumed(*request);
   const bool stopped = partition.progress->end_partition();

@@ -29,8 +29,9 @@ struct PagedKv {
   DType dtype = DType::f32;
   std::vector<std::string> labels = {"main"};  // independent page lists of one request; forks copy between them
   std::optional<Retention> retention = {};
-  bool prefix_cache = false;
-  int latent_dim = 0;  // > 0: one latent head (MLA) of this width in place of kv_heads x head_dim
+  bool prefix_cache = false;     // pages stay after their request, for others whose text begins as it did
+  std::int64_t pool_tokens = 0;  // places of all requests together; 0: the worst case of as many as run at once
+  int latent_dim = 0;            // > 0: one latent head (MLA) of this width in place of kv_heads x head_dim
 };
 struct CrossKv {  // an encoder's keys and values, written once, read at each step
   std::string name;

@@ -80,9 +80,10 @@ std::vector<resource::Usage> ResourceSet::usage() const {
 }
 
 std::int64_t ResourceSet::cached_tokens(RequestId request) const {
-  std::int64_t count = 0;
+  std::int64_t count = -1;
   for (const auto& each : by_ref_)
-    if (each) count += each->cached_tokens(request);
+    if (const std::int64_t own = each ? each->cached_tokens(request) : -1; own >= 0)
+      count = std::max<std::int64_t>(count, 0) + own;
   return count;
 }
 

@@ -29,7 +29,7 @@ class ResourceSet {
   Status add_request(RequestId request, const decl::RequestParams& params);
   void remove_request(RequestId request);
   std::vector<resource::Usage> usage() const;
-  // Prompt tokens of the request that some cache held.
+  // Prompt tokens of the request that were found in a cache; -1: there is none.
   std::int64_t cached_tokens(RequestId request) const;
   // The first of the kNumSlots plan slots of one more component; steps of components that share a resource interleave.
   int claim_plan_slots();
@@ -180,6 +180,7 @@ class Engine {
   std::vector<SlotSpec> input_slots_, output_slots_;
   resource::PagedKvPool* sequences_ = nullptr;  // of a component with chunked_prefill
   int ids_slot_ = -1;
+  bool has_state_ = false;  // beside them, which follows their tokens
   std::shared_ptr<ActivationArena> arena_;
   int first_plan_slot_ = 0;  // of the resources
   PlanSlots slots_;

@@ -20,6 +20,7 @@ struct Engine::Candidate {
 
 Status Engine::find_ids_slot() {
   for (const decl::ResourceRef ref : spec_.uses) {
+    has_state_ |= std::holds_alternative<decl::RecurrentState>(decl_.at(ref));
     if (!std::holds_alternative<decl::PagedKv>(decl_.at(ref))) continue;
     if (sequences_) return bad_model("component '" + spec_.name + "': chunked_prefill with two paged KV");
     sequences_ = static_cast<resource::PagedKvPool*>(resources_.at(ref));
@@ -157,6 +158,7 @@ RowDemand Engine::part_of(Step& step, const Candidate& candidate, int tokens) co
   const int recomputed = std::min(tokens, candidate.open.num_missing);
   part.resources.tokens = tokens;
   part.resources.recomputed = recomputed;
+  part.resources.starts_over = recomputed > 0 && candidate.open.begin == 0;
   part.resources.restart = false;  // it is done
   if (progress.num_parts > 0) part.resources.context_tokens = 0;
   if (tokens < candidate.num_left()) {
@@ -211,7 +213,7 @@ void Engine::commit_part(Step& step, int row) {
 }
 
 void Engine::undo(RequestId request, const Progress& progress) {
-  if (sequences_ && progress.begun) sequences_->truncate(request, progress.label, progress.label_start);
+  if (sequences_ && progress.begun) sequences_->truncate(request, progress.label, progress.label_start, !has_state_);
 }
 
 }  // namespace mstar::engine

@@ -10,7 +10,7 @@ namespace mstar::engine {
 struct SequenceRules {
   bool on_demand = false;     // pages can be taken from a request and computed again
   bool prefix_cache = false;  // pages may serve other requests
-  std::string why_not;        // the first reason against; empty when both are so
+  std::string why_not;        // why there is no prefix cache; else empty
 };
 // Of a paged KV; nothing for other resources. Pure host logic.
 SequenceRules sequence_rules(const decl::Decl& decl, decl::ResourceRef kv);

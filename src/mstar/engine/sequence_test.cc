@@ -11,6 +11,7 @@
 #include "mstar/engine/sequence_rules.h"
 #include "mstar/resource/paged_kv.h"
 #include "mstar/resource/sampler_rows.h"
+#include "mstar/resource/state_slots.h"
 
 namespace mstar::engine {
 namespace {
@@ -29,13 +30,20 @@ struct Ask {
   std::string salt = {};
 };
 
-std::vector<std::int32_t> answer_of(const Ask& ask) {
-  std::int64_t sum = 0, length = 0;
-  for (const std::int32_t id : ask.prompt) sum += id * weight(length++);
+std::int64_t next_state(std::int64_t state, std::int32_t id) { return (state * 3 + id + 1) % kVocab; }
+
+// With `recurrent` the body keeps a state beside its pages.
+std::vector<std::int32_t> answer_of(const Ask& ask, bool recurrent = false) {
+  std::int64_t sum = 0, length = 0, state = 0;
+  const auto take = [&](std::int32_t id) {
+    sum += id * weight(length++);
+    if (recurrent) state = next_state(state, id);
+  };
+  for (const std::int32_t id : ask.prompt) take(id);
   std::vector<std::int32_t> out;
   while (static_cast<int>(out.size()) < ask.max_tokens) {
-    out.push_back(next_token(sum, length, out.size()));
-    sum += out.back() * weight(length++);
+    out.push_back(next_token(sum + state, length, out.size()));
+    take(out.back());
   }
   return out;
 }
@@ -47,6 +55,7 @@ struct Kernel {
   const std::int32_t* positions;
   PagedKvView kv;
   std::int32_t* tokens;
+  std::vector<float*> states;  // of each row, where there are any
 
   float& cell(int row, int position) const {
     const std::int32_t page = kv.page_table[row * kv.max_pages + position / kv.page_tokens];
@@ -55,9 +64,13 @@ struct Kernel {
   void operator()() const {
     for (int r = 0; r + 1 < static_cast<int>(offsets.size()); ++r) {
       const auto at = static_cast<std::size_t>(r);
-      for (int t = offsets[at]; t < offsets[at + 1]; ++t) cell(r, positions[t]) = static_cast<float>(ids[t]);
+      for (int t = offsets[at]; t < offsets[at + 1]; ++t) {
+        cell(r, positions[t]) = static_cast<float>(ids[t]);
+        if (!states.empty())
+          *states[at] = static_cast<float>(next_state(static_cast<std::int64_t>(*states[at]), ids[t]));
+      }
       if (outputs[at] < 0) continue;
-      std::int64_t sum = 0;
+      std::int64_t sum = states.empty() ? 0 : static_cast<std::int64_t>(*states[at]);
       for (int p = 0; p < kv.lengths[r]; ++p) sum += static_cast<std::int64_t>(cell(r, p)) * weight(p);
       tokens[outputs[at]] = next_token(sum, kv.lengths[r], draws[at]);
     }
@@ -111,6 +124,12 @@ class Body final : public ComponentBody {
     seen_.num_mixed += has_part && has_decode;
     seen_.num_tokens += offsets.back();
     seen_.most_tokens = std::max(seen_.most_tokens, offsets.back());
+    if (const auto& uses = d_.decl.at(d_.component).device().uses; uses.size() > 2) {
+      const auto& slots = static_cast<resource::StateSlots&>(step.resource(uses[2]));
+      for (int r = 0; r < step.num_rows(); ++r)
+        kernel.states.push_back(slots.tensor(0).data<float>() +
+                                slots.write_index_on_host(step.plan_slot())[static_cast<std::size_t>(r)]);
+    }
     kernel.ids = step.input(0).data<std::int32_t>();
     kernel.positions = kv.positions(step.plan_slot());
     kernel.kv = kv.view(0, step.plan_slot());
@@ -142,6 +161,7 @@ class Sequences : public testing::Test {
     bool run_ahead = false;
     bool async = false;
     bool per_token = true;
+    bool recurrent = false;
     std::uint32_t shuffle = 0;  // seed of the order of rows; 0: as they come
   };
   struct Outcome {
@@ -161,9 +181,13 @@ class Sequences : public testing::Test {
                                   .head_dim = 1,
                                   .page_tokens = kPageTokens,
                                   .max_tokens_per_request = setup.context,
-                                  .prefix_cache = setup.prefix_cache},
+                                  .prefix_cache = setup.prefix_cache,
+                                  .pool_tokens = setup.kv_tokens},
                            .vocab = kVocab,
                            .max_batch_rows = setup.max_rows,
+                           .state = setup.recurrent ? std::optional(decl::RecurrentState{
+                                                          .name = "state", .tensors = {{"s", {1}, DType::f32}}})
+                                                    : std::nullopt,
                            .chunk_tokens = setup.chunk_tokens};
     auto declaration = declare_decoder(spec, [this](const DecoderDecl& d) -> decl::BuildBody {
       return [this, &d](BuildContext&) -> Result<std::unique_ptr<ComponentBody>> {
@@ -174,7 +198,6 @@ class Sequences : public testing::Test {
                                                                {.max_requests = 64,
                                                                 .max_rows = setup.max_rows,
                                                                 .max_tokens = setup.chunk_tokens,
-                                                                .kv_tokens = setup.kv_tokens,
                                                                 .prefix_cache = setup.allow_cache,
                                                                 .promised_answer_tokens = setup.promised},
                                                                *device_));
@@ -306,7 +329,7 @@ class Sequences : public testing::Test {
 
   void expect_all(const std::vector<Ask>& asks, const Outcome& out) {
     EXPECT_TRUE(out.errors.empty()) << out.errors.begin()->second;
-    for (std::size_t i = 0; i < asks.size(); ++i) EXPECT_EQ(out.answers[i], answer_of(asks[i])) << i;
+    for (std::size_t i = 0; i < asks.size(); ++i) EXPECT_EQ(out.answers[i], answer_of(asks[i], setup_.recurrent)) << i;
     EXPECT_EQ(kv().used, 0);
   }
   resource::Usage kv() const {
@@ -415,7 +438,7 @@ TEST_F(Sequences, TheCacheCanBeSwitchedOff) {
     expect_all(asks, run(asks));
     const Outcome again = run(asks);
     expect_all(asks, again);
-    EXPECT_EQ(again.cached[0], 0);
+    EXPECT_EQ(again.cached[0], -1);
     EXPECT_EQ(kv().cached, 0);
   }
 }
@@ -486,15 +509,16 @@ TEST_F(Sequences, TinyPoolsRandomOrdersTheSameAnswersAsAlone) {
   for (std::uint32_t seed = 1; seed <= 60; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-    const bool async = below(2) == 0;
+    const bool async = below(2) == 0, recurrent = below(4) == 0;
     ASSERT_TRUE(make({.chunk_tokens = 4 + below(30),
                       .max_rows = 1 + below(10),
                       .kv_tokens = 80 + below(20) * 4,
                       .context = 80,
                       .promised = 1 + below(20),
                       .prefix_cache = below(3) > 0,
-                      .run_ahead = async && below(3) > 0,
+                      .run_ahead = async && !recurrent && below(3) > 0,
                       .async = async,
+                      .recurrent = recurrent,
                       .shuffle = seed}));
     std::vector<Ask> asks;
     for (int i = 0; i < 25; ++i) {
@@ -506,6 +530,7 @@ TEST_F(Sequences, TinyPoolsRandomOrdersTheSameAnswersAsAlone) {
     }
     const Outcome out = run(asks);
     expect_all(asks, out);
+    EXPECT_TRUE(static_cast<resource::PagedKvPool&>(*decoder_->resources->at(decoder_->declaration->kv)).adds_up());
     const auto usage = kv();
     EXPECT_LE(usage.cached, usage.total);
     num_preempted += usage.num_preempted;
@@ -516,6 +541,61 @@ TEST_F(Sequences, TinyPoolsRandomOrdersTheSameAnswersAsAlone) {
   EXPECT_GT(num_preempted, 20);
   EXPECT_GT(found, 1000);
   EXPECT_GT(parts, 100);
+}
+
+// A recurrent state goes with the pages, and is made again from zeros.
+TEST_F(Sequences, AStateBesideThePagesIsComputedAgainToo) {
+  for (const bool async : {false, true}) {
+    ASSERT_TRUE(make({.kv_tokens = 48, .promised = 1, .async = async, .recurrent = true}));
+    const std::vector<Ask> asks = {{.prompt = ids(29, 1), .max_tokens = 10}, {.prompt = ids(9, 2), .max_tokens = 30}};
+    expect_all(asks, run(asks));
+    EXPECT_GE(kv().num_preempted, 1);
+    EXPECT_EQ(kv().cached, 0);
+  }
+}
+
+// A row that had begun and is not wanted any more leaves its label as it was.
+TEST_F(Sequences, ARowThatIsUndoneLeavesNoTrace) {
+  for (const bool recurrent : {false, true}) {
+    ASSERT_TRUE(make({.chunk_tokens = 10, .recurrent = recurrent}));
+    const DecoderDecl& d = *decoder_->declaration;
+    auto& pool = static_cast<resource::PagedKvPool&>(*decoder_->resources->at(d.kv));
+    const auto params = std::make_shared<decl::RequestParams>();
+    ASSERT_TRUE(decoder_->resources->add_request(RequestId(1), *params));
+    std::vector<std::int32_t> said;
+    const auto part = [&](const std::vector<std::int32_t>& prompt, Progress progress) {
+      RowInputs row{.request = RequestId(1), .params = params, .walk = d.prefill, .run = d.prefill_run};
+      row.ports = {{HostValue::i32(prompt)}};
+      row.progress = progress;
+      std::vector<RowInputs> rows;
+      rows.push_back(std::move(row));
+      auto prepared = decoder_->engine->prepare(std::move(rows));
+      EXPECT_TRUE(prepared.step);
+      EXPECT_TRUE(decoder_->engine->advance(*prepared.step));
+      RowResult result = std::move(decoder_->engine->finish(std::move(prepared.step)).at(0));
+      if (!result.partial) said.push_back(result.outputs[0][0].host.as<std::int32_t>()[0]);
+      return result;
+    };
+    const auto whole = ids(7, 1);
+    EXPECT_FALSE(part(whole, {}).partial);
+    RowResult result = part(ids(40, 2), {});
+    result = part(ids(40, 2), result.progress);
+    EXPECT_TRUE(result.partial);
+    EXPECT_EQ(pool.text_length(RequestId(1), 0), 24);
+    decoder_->engine->undo(RequestId(1), result.progress);
+    EXPECT_EQ(pool.text_length(RequestId(1), 0), 7);
+    EXPECT_TRUE(pool.adds_up());
+    result = part(ids(6, 3), {});
+    if (result.partial) result = part(ids(6, 3), result.progress);
+    Ask both{.prompt = whole, .max_tokens = 1};
+    for (const std::int32_t id : ids(6, 3)) both.prompt.push_back(id);
+    std::int64_t sum = 0, length = 0, state = 0;
+    for (const std::int32_t id : both.prompt) sum += id * weight(length++), state = next_state(state, id);
+    EXPECT_EQ(said.back(), next_token(recurrent ? sum + state : sum, length, 1));
+    decoder_->resources->remove_request(RequestId(1));
+    EXPECT_EQ(kv().used, 0);
+    EXPECT_TRUE(pool.adds_up());
+  }
 }
 
 TEST_F(Sequences, ABodyWithoutIdsOrAStepWithoutAPageIsRefused) {
@@ -534,14 +614,22 @@ TEST(SequenceRules, SayWhyNot) {
   const auto hybrid = d.resource(decl::PagedKv{.name = "hybrid", .prefix_cache = true});
   const auto whole = d.resource(decl::PagedKv{.name = "whole", .prefix_cache = true});
   const auto state = d.resource(decl::RecurrentState{.name = "state"});
+  const auto latents = d.resource(decl::PagedKv{.name = "beside latents", .prefix_cache = true});
+  const auto off = d.resource(decl::PagedKv{.name = "off"});
   d.component(decl::DeviceComponent{.name = "one", .uses = {kv}, .chunked_prefill = true});
   d.component(decl::DeviceComponent{.name = "two", .uses = {forked}, .chunked_prefill = true});
   d.component(decl::DeviceComponent{.name = "three", .uses = {hybrid, state}, .chunked_prefill = true});
   d.component(decl::DeviceComponent{.name = "four", .uses = {whole}});
+  const auto latent = d.resource(decl::Latents{.name = "latents"});
+  d.component(decl::DeviceComponent{.name = "five", .uses = {latents, latent}, .chunked_prefill = true});
+  d.component(decl::DeviceComponent{.name = "six", .uses = {off}, .chunked_prefill = true});
+  EXPECT_TRUE(!sequence_rules(d, latents).on_demand && !sequence_rules(d, latents).prefix_cache);
+  EXPECT_TRUE(sequence_rules(d, off).on_demand && !sequence_rules(d, off).prefix_cache);
+  EXPECT_EQ(sequence_rules(d, off).why_not, "it is switched off");
   EXPECT_TRUE(sequence_rules(d, kv).on_demand && sequence_rules(d, kv).prefix_cache);
   EXPECT_EQ(sequence_rules(d, kv).why_not, "");
   EXPECT_TRUE(!sequence_rules(d, forked).on_demand && sequence_rules(d, forked).prefix_cache);
-  EXPECT_TRUE(!sequence_rules(d, hybrid).on_demand && !sequence_rules(d, hybrid).prefix_cache);
+  EXPECT_TRUE(sequence_rules(d, hybrid).on_demand && !sequence_rules(d, hybrid).prefix_cache);
   EXPECT_EQ(sequence_rules(d, hybrid).why_not, "'three' keeps 'state' beside it, of which no snapshots are taken yet");
   EXPECT_TRUE(!sequence_rules(d, whole).on_demand && !sequence_rules(d, whole).prefix_cache);
   EXPECT_EQ(sequence_rules(d, whole).why_not, "'four' takes its inputs whole");

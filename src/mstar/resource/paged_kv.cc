@@ -14,7 +14,7 @@ int heads_of(const decl::PagedKv& spec, const PoolLimits& limits) {
 int dim_of(const decl::PagedKv& spec) { return spec.latent_dim ? spec.latent_dim : spec.head_dim; }
 std::int64_t pages_needed(const decl::PagedKv& spec, const PoolLimits& limits) {
   const std::int64_t per_sequence = (spec.max_tokens_per_request + spec.page_tokens - 1) / spec.page_tokens;
-  if (limits.kv_tokens > 0) return 1 + (limits.kv_tokens + spec.page_tokens - 1) / spec.page_tokens;
+  if (spec.pool_tokens > 0) return 1 + (spec.pool_tokens + spec.page_tokens - 1) / spec.page_tokens;
   return 1 + limits.max_requests * per_sequence * static_cast<std::int64_t>(spec.labels.size());
 }
 

@@ -77,8 +77,9 @@ class PagedKvPool final : public Resource {
   std::span<const std::int32_t> text(RequestId request, int label) const;
   // Tokens of the label, those to be computed again too.
   int text_length(RequestId request, int label) const;
-  // Forgets the tokens from `length` on, unless rows of the label are in flight.
-  void truncate(RequestId request, int label, int length);
+  // Forgets the tokens from `length` on, unless rows of the label are in flight. With `keep_pages` false those before
+  // are computed again: there is other state beside them, which cannot be cut short.
+  void truncate(RequestId request, int label, int length, bool keep_pages);
   int page_tokens() const { return spec_.page_tokens; }
 
   // Keys and values of one layer for the rows planned in `slot`, lengths counting this step's tokens.

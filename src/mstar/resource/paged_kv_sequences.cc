@@ -236,18 +236,19 @@ int PagedKvPool::text_length(RequestId request, int label) const {
   return sequence ? sequence->text_tokens() : 0;
 }
 
-void PagedKvPool::truncate(RequestId request, int label, int length) {
+void PagedKvPool::truncate(RequestId request, int label, int length, bool keep_pages) {
   Sequence* const sequence = find(request, label);
   if (!sequence || sequence->num_in_flight > 0 || sequence->text_tokens() <= length) return;
   if (!sequence->opaque) sequence->text.resize(static_cast<std::size_t>(length));
-  sequence->committed_tokens = sequence->planned_tokens = std::min(sequence->committed_tokens, length);
+  const int stands = keep_pages || sequence->opaque ? std::min(sequence->committed_tokens, length) : 0;
+  sequence->committed_tokens = sequence->planned_tokens = stands;
   sequence->num_sealed = std::min(sequence->num_sealed, sequence->committed_tokens / spec_.page_tokens);
   release_tail(*sequence);
 }
 
 std::int64_t PagedKvPool::cached_tokens(RequestId request) const {
   const auto it = requests_.find(request);
-  return it == requests_.end() ? 0 : it->second.cached_tokens;
+  return it == requests_.end() || !index_ ? -1 : it->second.cached_tokens;
 }
 
 }  // namespace mstar::resource

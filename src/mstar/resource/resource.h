@@ -24,8 +24,9 @@ struct RowDemand {
   int label = 0;           // index into the KV's labels
   bool restart = false;    // forgets the label's earlier tokens first (a new window of the same request)
   // Set by the engine for components with chunked_prefill.
-  int recomputed = 0;  // of `tokens`, the first: the label's text held them already, their pages were taken away
-  bool ends = true;    // the row's last token is among them; before, there are no outputs and nothing is sampled
+  int recomputed = 0;        // of `tokens`, the first: the label's text held them already, their pages were taken away
+  bool starts_over = false;  // recurrent state too begins again: these tokens are the label's first, computed again
+  bool ends = true;          // the row's last token is among them; before, there are no outputs and nothing is sampled
 };
 
 // A row with an invalid request id pads a captured bucket: it is only planned, and lands on page 0 and slot 0.
@@ -96,8 +97,8 @@ class Resource {
   // gone. Steps launched before it on `stream` are seen, later ones not. Resources without labels are never asked.
   // internal when the request or a label is unknown.
   virtual Status fork(RequestId request, int from_label, int to_label, Stream stream);
-  // Prompt tokens of the request that were found in a cache.
-  virtual std::int64_t cached_tokens(RequestId) const { return 0; }
+  // Prompt tokens of the request that were found in a cache; -1: there is none.
+  virtual std::int64_t cached_tokens(RequestId) const { return -1; }
   virtual Usage usage() const = 0;
 };
 
@@ -109,7 +110,6 @@ struct PoolLimits {
   int num_plan_slots = kNumSlots;
   int head_shards = 1;  // tp * sp ranks of the node's lockstep group
   // ---- of paged KV
-  std::int64_t kv_tokens = 0;        // places in all; 0: the worst case of max_requests
   bool prefix_cache = true;          // false: also where the resource declares one
   int promised_answer_tokens = 256;  // of a request's answer, that must find room beside its prompt before it begins
   bool on_demand = false;            // set by engine::ResourceSet (see PagedKvPool)

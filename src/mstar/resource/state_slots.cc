@@ -98,6 +98,11 @@ Result<Admit> StateSlots::admit(const StepRow& row) {
   State* const state = find(row);
   if (!state) return internal_error("a row of a request that '" + name_ + "' does not know");
   state->swap();
+  if (row.demand.starts_over)
+    for (const Tensor& tensor : storage_) {
+      const TensorView view = tensor.view().at(state->other);  // what the row reads
+      device_.fill_zero(view.pointer, view.bytes(), device_.default_stream());
+    }
   return Admit::ok;
 }
 

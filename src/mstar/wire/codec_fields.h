@@ -17,7 +17,7 @@ struct Fields {
     io(s.temperature, s.top_k, s.top_p, s.min_p, s.repetition_penalty, s.seed, s.max_tokens, s.ignore_eos, s.stop_ids,
        s.presence_penalty, s.frequency_penalty, s.logit_bias, s.min_tokens, s.num_logprobs, s.stop_strings);
   }
-  static void of(Io& io, Ref<decl::RequestParams> p) { io(p.sampling, p.output_modalities, p.fields); }
+  static void of(Io& io, Ref<decl::RequestParams> p) { io(p.sampling, p.output_modalities, p.fields, p.cache_salt); }
   static void of(Io& io, Ref<graph::LoopPath> path) { io(path.at, path.depth); }
 
   // ---- signals
@@ -47,7 +47,9 @@ struct Fields {
   // ---- to the conductor
   static void of(Io& io, Ref<WorkerReady> m) { io(m.worker); }
   static void of(Io& io, Ref<WorkerFailed> m) { io(m.worker, m.error); }
-  static void of(Io& io, Ref<FragmentReport> m) { io(m.request, m.worker, m.partition, m.done, m.kept); }
+  static void of(Io& io, Ref<FragmentReport> m) {
+    io(m.request, m.worker, m.partition, m.done, m.kept, m.cached_tokens);
+  }
   static void of(Io& io, Ref<ClientValue> m) { io(m.request, m.port, m.values); }
   static void of(Io& io, Ref<RequestFailed> m) { io(m.request, m.error); }
   static void of(Io& io, Ref<Removed> m) { io(m.request, m.worker); }
@@ -57,7 +59,9 @@ struct Fields {
   static void of(Io& io, Ref<PeerSocket> m) { io(m.worker); }
   static void of(Io&, Ref<Ping>) {}
   static void of(Io& io, Ref<Pong> m) { io(m.num_turns); }
-  static void of(Io& io, Ref<WorkerStats::Pool> p) { io(p.model, p.name, p.used, p.total, p.bytes); }
+  static void of(Io& io, Ref<WorkerStats::Pool> p) {
+    io(p.model, p.name, p.used, p.total, p.bytes, p.cached, p.num_preempted, p.found_tokens);
+  }
   static void of(Io& io, Ref<WorkerStats::Component> c) {
     io(c.model, c.name, c.num_steps, c.num_rows, c.num_tokens, c.num_replays, c.num_eager, c.num_allocations,
        c.num_ahead_rows, c.num_dropped_rows, c.num_host_syncs);

@@ -148,8 +148,12 @@ class Maker {
         done.end_partition = below(2) == 1;
         done.budget_spent = below(2) == 1;
         done.cancelled = below(2) == 1;
-        return FragmentReport{request(), worker(), partition(), done,
-                              list([&] { return std::pair(port(), list([&] { return host(); })); })};
+        return FragmentReport{request(),
+                              worker(),
+                              partition(),
+                              done,
+                              list([&] { return std::pair(port(), list([&] { return host(); })); }),
+                              number<std::int64_t>()};
       }
       case 3:
         return ClientValue{request(), port(), list([&] { return host(); })};
@@ -176,7 +180,14 @@ class Maker {
       case 3: {
         WorkerStats out;
         out.pools = list([&] {
-          return WorkerStats::Pool{text(), text(), number<std::int64_t>(), number<std::int64_t>(), random_()};
+          return WorkerStats::Pool{text(),
+                                   text(),
+                                   number<std::int64_t>(),
+                                   number<std::int64_t>(),
+                                   random_(),
+                                   number<std::int64_t>(),
+                                   number<std::int64_t>(),
+                                   number<std::int64_t>()};
         });
         out.components = list([&] {
           return WorkerStats::Component{text(), text(), number<std::int64_t>(), 1, 2, 3, 4, number<std::int64_t>()};

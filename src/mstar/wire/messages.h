@@ -21,7 +21,7 @@
 namespace mstar::wire {
 
 // Bumped on every change of a struct below or of graph/signals.h; processes of different versions refuse each other.
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 
 // ---- to a worker
 // -------------------------------------------------------------------------------------------------------
@@ -66,6 +66,7 @@ struct FragmentReport {
   decl::PartitionRef partition;
   graph::FragmentDone done;
   std::vector<std::pair<decl::PortRef, std::vector<HostValue>>> kept;
+  std::int64_t cached_tokens = -1;  // of the request's prompts, found in this worker's caches; -1: it has none
 };
 struct ClientValue {
   RequestId request;
@@ -101,6 +102,10 @@ struct WorkerStats {
     std::int64_t used = 0;  // pages, slots or rows
     std::int64_t total = 0;
     std::uint64_t bytes = 0;  // of device memory
+    // Of paged KV.
+    std::int64_t cached = 0;         // pages of no request, kept for prompts that begin as they do
+    std::int64_t num_preempted = 0;  // times that a request's pages were taken away
+    std::int64_t found_tokens = 0;   // prompt tokens that were not computed
   };
   struct Component {  // counters since the start
     std::string model;

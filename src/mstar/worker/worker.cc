@@ -203,7 +203,12 @@ void Worker::on(wire::CancelPartition message) {
   auto done = live->partitions[p]->cancel(message.drop_streams);
   settle_ahead(*live, message.partition);
   if (done)
-    mesh_.to_conductor(wire::FragmentReport{live->request, options_.id, message.partition, std::move(*done), {}});
+    mesh_.to_conductor(wire::FragmentReport{live->request,
+                                            options_.id,
+                                            message.partition,
+                                            std::move(*done),
+                                            {},
+                                            models_[live->model].resources.cached_tokens(live->request)});
 }
 
 void Worker::on(const wire::RemoveRequest& message) {
@@ -271,7 +276,8 @@ void Worker::publish_stats() {
   stats.num_early_signals = early_.num_signals();
   for (std::size_t m = 0; m < models_.size(); ++m)
     for (const auto& usage : models_[m].resources.usage())
-      stats.pools.push_back({options_.models[m].name, usage.name, usage.used, usage.total, usage.bytes});
+      stats.pools.push_back({options_.models[m].name, usage.name, usage.used, usage.total, usage.bytes, usage.cached,
+                             usage.num_preempted, usage.found_tokens});
   for (const Lane& lane : lanes_) {
     const engine::StepCounters& c = lane.engine->counters();
     stats.components.push_back({options_.models[lane.model].name, lane.engine->spec().name, c.num_steps, c.num_rows,

@@ -138,8 +138,9 @@ void Worker::send_effects(Live& live, PartitionRef partition, graph::Effects& ef
     for (const Value& value : each.value.values) list.push_back(value.host);
   }
   if (effects.done)
-    mesh_.to_conductor(
-        wire::FragmentReport{live.request, options_.id, partition, std::move(*effects.done), std::move(small)});
+    mesh_.to_conductor(wire::FragmentReport{live.request, options_.id, partition, std::move(*effects.done),
+                                            std::move(small),
+                                            models_[live.model].resources.cached_tokens(live.request)});
   effects.clear();
 }
 

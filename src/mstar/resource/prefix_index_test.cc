@@ -1,0 +1,126 @@
+#include "mstar/resource/prefix_index.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+namespace mstar::resource {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+TEST(PrefixIndex, FindsWhatContinuesANodeAndNothingElse) {
+  PrefixIndex index(2, 10);
+  const auto root = index.take_root("");
+  const auto other = index.take_root("salt");
+  const Ids a = {1, 2}, b = {3, 4};
+  const auto first = index.add(root, a, 5);
+  const auto second = index.add(first, b, 6);
+  EXPECT_EQ(index.find(root, a), 5);
+  EXPECT_EQ(index.find(first, b), 6);
+  EXPECT_EQ(index.find(root, b), 0);
+  EXPECT_EQ(index.find(other, a), 0);
+  EXPECT_EQ(index.find(second, a), 0);
+  EXPECT_EQ(index.node_of(6), second);
+  EXPECT_EQ(index.node_of(7), PrefixIndex::kNone);
+}
+
+TEST(PrefixIndex, ARootLivesWhileSomebodyHoldsItOrPagesAreBelow) {
+  PrefixIndex index(1, 10);
+  const auto root = index.take_root("s");
+  EXPECT_EQ(index.take_root("s"), root);
+  index.add(root, Ids{1}, 3);
+  index.let_go(root);
+  index.let_go(root);
+  EXPECT_EQ(index.take_root("s"), root);
+  index.let_go(root);
+  index.set_idle(3, true);
+  EXPECT_EQ(index.evict(), 3);
+  EXPECT_NE(index.take_root("s"), root);
+}
+
+TEST(PrefixIndex, EvictsLeavesThatHaveRestedLongest) {
+  PrefixIndex index(1, 10);
+  const auto root = index.take_root("");
+  const auto a = index.add(root, Ids{1}, 1);
+  index.add(a, Ids{2}, 2);
+  index.add(root, Ids{3}, 3);
+  EXPECT_EQ(index.evict(), 0);
+  index.set_idle(1, true);  // the oldest, but something continues it
+  EXPECT_EQ(index.evict(), 0);
+  index.set_idle(3, true);
+  index.set_idle(2, true);
+  EXPECT_EQ(index.num_idle(), 3);
+  EXPECT_EQ(index.evict(), 3);
+  EXPECT_EQ(index.evict(), 2);
+  EXPECT_EQ(index.evict(), 1);
+  EXPECT_EQ(index.evict(), 0);
+  EXPECT_EQ(index.num_idle(), 0);
+}
+
+// Beside a map from whole texts to pages.
+TEST(PrefixIndex, AgreesWithAMapOfWholeTexts) {
+  std::mt19937 random(3);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  constexpr int kPages = 40;
+  PrefixIndex index(2, kPages + 1);
+  const auto root = index.take_root("");
+  std::map<Ids, std::int32_t> shadow;
+  std::map<std::int32_t, std::int64_t> rests;
+  std::vector<std::int32_t> free;
+  for (int page = kPages; page > 0; --page) free.push_back(page);
+  std::int64_t clock = 0;
+  int num_evicted = 0;
+  for (int event = 0; event < 20000; ++event) {
+    Ids text;
+    PrefixIndex::Node node = root;
+    for (int depth = 0; depth < 5; ++depth) {
+      const Ids ids = {below(2), below(2)};
+      text.insert(text.end(), ids.begin(), ids.end());
+      const auto known = shadow.find(text);
+      const std::int32_t found = index.find(node, ids);
+      ASSERT_EQ(found, known == shadow.end() ? 0 : known->second);
+      if (found) {
+        node = index.node_of(found);
+        if (below(2)) {
+          index.set_idle(found, true);
+          rests.try_emplace(found, ++clock);
+        } else if (below(2)) {
+          index.set_idle(found, false);
+          rests.erase(found);
+        }
+        continue;
+      }
+      if (free.empty()) {
+        // The longest at rest of those that nothing continues.
+        std::int32_t expected = 0;
+        for (const auto& [ids_of, page] : shadow) {
+          const bool continued = std::any_of(shadow.begin(), shadow.end(), [&, from = ids_of](const auto& each) {
+            return each.first.size() == from.size() + 2 && std::equal(from.begin(), from.end(), each.first.begin());
+          });
+          if (continued || !rests.contains(page)) continue;
+          if (!expected || rests[page] < rests[expected]) expected = page;
+        }
+        ASSERT_EQ(index.evict(), expected);
+        if (expected) {
+          ++num_evicted;
+          rests.erase(expected);
+          std::erase_if(shadow, [&](const auto& each) { return each.second == expected; });
+          free.push_back(expected);
+        }
+        break;
+      }
+      const std::int32_t page = free.back();
+      free.pop_back();
+      node = index.add(node, ids, page);
+      shadow[text] = page;
+    }
+    ASSERT_EQ(index.num_idle(), static_cast<int>(rests.size()));
+  }
+  EXPECT_GT(num_evicted, 500);
+}
+
+}  // namespace
+}  // namespace mstar::resource
