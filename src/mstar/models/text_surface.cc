@@ -43,15 +43,15 @@ const std::vector<double>* numbers(const Params& fields, const char* name) {
   return it == fields.values().end() ? nullptr : std::get_if<std::vector<double>>(&it->second);
 }
 
-// Token ids of a field that holds a list of numbers; nothing when it is not there.
-Result<std::vector<std::int32_t>> ids_of(const Params& fields, const char* name, int vocab) {
+// Token ids of a field that holds a list of numbers; nothing when it is not there. Clients know it as `client_name`.
+Result<std::vector<std::int32_t>> ids_of(const Params& fields, const char* name, const char* client_name, int vocab) {
   std::vector<std::int32_t> out;
   if (!fields.has(name)) return out;
   const std::vector<double>* const list = numbers(fields, name);
-  if (!list) return bad_field(name, "must be a list of token ids");
+  if (!list) return bad_field(client_name, "must be a list of token ids");
   for (const double id : *list) {
     if (!(id >= 0 && id < vocab) || id != std::floor(id))
-      return bad_field(name, "holds what is no token id of this model (0 to " + std::to_string(vocab - 1) + ")");
+      return bad_field(client_name, "holds what is no token id of this model (0 to " + std::to_string(vocab - 1) + ")");
     out.push_back(static_cast<std::int32_t>(id));
   }
   return out;
@@ -66,12 +66,12 @@ Status read_stops(const Params& fields, SamplingParams& out, int vocab) {
     if (each.size() > kMaxStopBytes)
       return bad_field("stop", "holds a string of more than " + std::to_string(kMaxStopBytes) + " bytes");
   }
-  MSTAR_TRY_ASSIGN(out.stop_ids, ids_of(fields, "stop_token_ids", vocab));
+  MSTAR_TRY_ASSIGN(out.stop_ids, ids_of(fields, "stop_token_ids", "stop_token_ids", vocab));
   return ok_status();
 }
 
 Status read_logit_bias(const Params& fields, SamplingParams& out, int vocab) {
-  MSTAR_TRY_ASSIGN(const std::vector<std::int32_t> ids, ids_of(fields, "logit_bias_ids", vocab));
+  MSTAR_TRY_ASSIGN(const std::vector<std::int32_t> ids, ids_of(fields, "logit_bias_ids", "logit_bias", vocab));
   const std::vector<double>* const values = numbers(fields, "logit_bias_values");
   if (ids.size() != (values ? values->size() : 0)) return bad_field("logit_bias", "must give each token id a number");
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -121,9 +121,10 @@ Result<jinja::Value> user_json(const Tokenizer& tokenizer, const std::string& js
 
 Result<std::vector<std::int32_t>> prompt_of(const TextModel& model, const ApiRequest& request) {
   if (request.route == Route::chat_completions) return encode_chat(model, request);
-  if (request.fields.has("prompt_ids")) return ids_of(request.fields, "prompt_ids", model.vocab);
+  if (request.fields.has("prompt_ids")) return ids_of(request.fields, "prompt_ids", "prompt", model.vocab);
   MSTAR_TRY_ASSIGN(const bool parse_special, request.fields.get_bool("parse_special", false));
-  return model.text.tokenizer->encode(request.text, {.add_special = true, .parse_special = parse_special});
+  MSTAR_TRY_ASSIGN(const bool add_special, request.fields.get_bool("add_special_tokens", true));
+  return model.text.tokenizer->encode(request.text, {.add_special = add_special, .parse_special = parse_special});
 }
 
 Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
@@ -150,6 +151,22 @@ Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
   out.params.output_modalities = {Modality::text};
   out.inputs[model.prompt] = {HostValue::i32(ids)};
   out.num_prompt_tokens = num_tokens;
+  return out;
+}
+
+TextCodec text_codec(const std::shared_ptr<const TextModel>& model) {
+  TextCodec out;
+  out.tokenize = [model](const ApiRequest& request) -> Result<std::vector<std::int32_t>> {
+    if (request.route == Route::chat_completions && !model->text.chat_template)
+      return bad_field("messages", "are for models with a chat template");
+    return prompt_of(*model, request);
+  };
+  out.detokenize = [model](std::span<const std::int32_t> ids) -> Result<std::string> {
+    for (const std::int32_t id : ids)
+      if (id < 0 || id >= model->vocab) return bad_field("tokens", "holds what is no token id of this model");
+    return model->text.tokenizer->decode(ids, false);
+  };
+  out.context_tokens = model->context_tokens;
   return out;
 }
 
@@ -194,7 +211,8 @@ Result<std::vector<std::int32_t>> encode_chat(const TextModel& model, const ApiR
     MSTAR_TRY_ASSIGN(jinja::Value tools, user_json(*model.text.tokenizer, request.tools_json));
     variables.set("tools", std::move(tools));
   }
-  variables.set("add_generation_prompt", jinja::Value::boolean(true));
+  MSTAR_TRY_ASSIGN(const bool adds_prompt, request.fields.get_bool("add_generation_prompt", true));
+  variables.set("add_generation_prompt", jinja::Value::boolean(adds_prompt));
   variables.set("bos_token", jinja::Value::string(model.text.bos_token));
   variables.set("eos_token", jinja::Value::string(model.text.eos_token));
   if (request.fields.has("enable_thinking")) {
@@ -210,6 +228,7 @@ Result<std::vector<std::int32_t>> encode_chat(const TextModel& model, const ApiR
 }
 
 void add_text_surfaces(Decl& d, std::shared_ptr<const TextModel> model) {
+  d.text_codec(text_codec(model));
   std::vector<Route> routes = {Route::generate, Route::completions};
   if (model->text.chat_template) routes.push_back(Route::chat_completions);
   for (const Route route : routes)

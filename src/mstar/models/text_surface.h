@@ -22,15 +22,16 @@ struct TextModel {
   decl::PortRef logprobs;
 };
 
-// Adds /generate, /v1/completions and, with a template, /v1/chat/completions.
+// Adds /generate, /v1/completions and, with a template, /v1/chat/completions; and the text codec.
 //
 // Fields read: temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed,
 // max_tokens or max_completion_tokens (by default all the room there is; 16 for completions), min_tokens, ignore_eos,
 // stop, stop_token_ids, logprobs (bool, or a number for completions), top_logprobs, logit_bias_ids with
 // logit_bias_values, prompt_ids (completions), cache_salt (only requests with the same one share
 // cached prefixes), parse_special (completions: special tokens that are spelt out in the
-// prompt are read as such; not by default). A value out of range is an invalid_request with the field's name; a prompt
-// that leaves no room for one token too, with field "messages" or "prompt".
+// prompt are read as such; not by default), add_special_tokens (completions; by default the tokenizer's own come before
+// the prompt), add_generation_prompt and enable_thinking (chats). A value out of range is an invalid_request with the
+// field's name; a prompt that leaves no room for one token too, with field "messages" or "prompt".
 void add_text_surfaces(decl::Decl& d, std::shared_ptr<const TextModel> model);
 
 // The sampling parameters of a request; shared by all its surfaces.

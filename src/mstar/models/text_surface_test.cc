@@ -172,7 +172,8 @@ TEST(TextSurface, NamesTheFieldThatIsWrong) {
     const auto intake = take(completion("a", fields));
     ASSERT_FALSE(intake) << each.field;
     EXPECT_EQ(intake.error().code, Code::invalid_request) << each.field;
-    EXPECT_EQ(intake.error().field, each.field) << intake.error().message;
+    const std::string field = each.field == std::string("prompt_ids") ? "prompt" : each.field;
+    EXPECT_EQ(intake.error().field, field) << intake.error().message;
   }
 }
 
@@ -235,6 +236,27 @@ TEST(TextEmitter, TellsOneLogProbabilityEntryOfEachToken) {
   EXPECT_FLOAT_EQ(entries[0]["logprob"].get<float>(), -0.5f);
   EXPECT_EQ(entries[0]["top_logprobs"][0]["token"], "b");
   EXPECT_EQ(entries[0]["bytes"], json::array({97}));
+}
+
+TEST(TextSurface, CodecIsWhatTheIntakeDoes) {
+  decl::Decl d("codec");
+  add_text_surfaces(d, text_model());
+  ASSERT_TRUE(d.text_codec());
+  const decl::TextCodec& codec = *d.text_codec();
+  EXPECT_EQ(codec.context_tokens, kContext);
+  ApiRequest request{.route = Route::completions, .text = "a b"};
+  const auto prompt = codec.tokenize(request);
+  ASSERT_TRUE(prompt);
+  EXPECT_EQ(*prompt, text_model()->text.tokenizer->encode("a b", {.add_special = true}));
+  EXPECT_EQ(codec.detokenize(*prompt).value(), "a b");
+  request = {.route = Route::chat_completions, .messages_json = R"([{"role":"u","content":"x"}])"};
+  const auto chat = codec.tokenize(request);
+  ASSERT_TRUE(chat);
+  EXPECT_EQ(codec.detokenize(*chat).value(), "<|start|>u x<|end|><|start|>");
+  request.fields.set("add_generation_prompt", false);
+  EXPECT_EQ(codec.detokenize(codec.tokenize(request).value()).value(), "<|start|>u x<|end|>");
+  const std::int32_t none[] = {1, 1 << 20};
+  EXPECT_EQ(codec.detokenize(none).error().field, "tokens");
 }
 
 }  // namespace
