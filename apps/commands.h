@@ -33,6 +33,8 @@ struct ServeFlags {
   std::optional<int> port;
   std::string config;
   std::vector<std::string> aliases;
+  std::vector<std::string> api_keys;
+  std::vector<std::string> cors_origins;
 };
 void add_serve_flags(CLI::App& command, ServeFlags& flags);
 int run_serve(const ServeFlags& flags);
@@ -63,6 +65,16 @@ struct RunFlags {
 };
 void add_run_flags(CLI::App& command, RunFlags& flags);
 int run_run(const RunFlags& flags);
+
+struct ChatFlags {
+  ModelFlags model;
+  std::string url;  // a server; empty: the model runs in this process
+  std::string api_key;
+  std::string system;
+  std::vector<std::string> params;  // NAME=VALUE
+};
+void add_chat_flags(CLI::App& command, ChatFlags& flags);
+int run_chat(const ChatFlags& flags);
 
 struct InspectFlags {
   ModelFlags model;

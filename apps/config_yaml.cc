@@ -81,7 +81,16 @@ void read_server(const YamlNode& node, YamlFaults& faults, server::ServerConfig&
   map.integer("max_connections", 1, 1'000'000, connections);
   map.integer("io_threads", 1, 256, out.num_io_threads);
   map.boolean("keep_alive", out.keep_alive);
-  map.text("cors_origin", out.cors_origin);
+  std::string cors_origin;
+  if (map.text("cors_origin", cors_origin)) {
+    out.cors_origins.clear();
+    if (!cors_origin.empty()) out.cors_origins.push_back(cors_origin);
+  }
+  if (map.texts("cors_origins", out.cors_origins) && map.has("cors_origin"))
+    faults.add(node, "'cors_origin' and 'cors_origins' are two names of one key; give one");
+  if (map.texts("api_keys", out.api_keys))
+    for (const std::string& each : out.api_keys)
+      if (each.empty()) faults.add(*map.find("api_keys"), "'server.api_keys' holds an empty key");
   seconds(map, "header_timeout_s", out.header_timeout);
   seconds(map, "body_timeout_s", out.body_timeout);
   seconds(map, "write_timeout_s", out.write_timeout);

@@ -45,6 +45,8 @@ server:
   transfer_timeout_s: 120
   keep_alive: false
   min_bytes_per_s: 10
+  cors_origins: ["http://a", "http://b"]
+  api_keys: [sk-1, sk-2]
 warmup_requests:
   - {text: hi, files: [a.wav], output_modalities: [text, audio], model_kwargs: {language: en}, concurrency: 2}
 )",
@@ -78,6 +80,8 @@ warmup_requests:
   EXPECT_EQ(parsed->server.request_timeout, std::chrono::milliseconds(1500));
   EXPECT_EQ(parsed->server.transfer_timeout, std::chrono::seconds(120));
   EXPECT_FALSE(parsed->server.keep_alive);
+  EXPECT_THAT(parsed->server.cors_origins, ElementsAre("http://a", "http://b"));
+  EXPECT_THAT(parsed->server.api_keys, ElementsAre("sk-1", "sk-2"));
   ASSERT_EQ(parsed->warmup.size(), 1u);
   EXPECT_EQ(parsed->warmup[0].concurrency, 2);
   EXPECT_THAT(parsed->warmup[0].output_modalities, ElementsAre(decl::Modality::text, decl::Modality::audio));
@@ -119,6 +123,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"model: m\nserver: {port: 65536}\n",
               "c.yaml:2:16: 'server.port' must be a whole number from 0 to 65535, not '65536'"},
         Wrong{"model: m\nserver: {port: 99999999999999999999}\n", "'server.port' must be a whole number"},
+        Wrong{"model: m\nserver: {cors_origin: a, cors_origins: [b]}\n", "two names of one key"},
+        Wrong{"model: m\nserver: {api_keys: ['']}\n", "'server.api_keys' holds an empty key"},
         Wrong{"model: m\nserver: {keep_alive: yes}\n", "'server.keep_alive' must be true or false, not 'yes'"},
         Wrong{"model: m\nserver: {request_timeout_s: .inf}\n",
               "'server.request_timeout_s' must be a number from 0.001 to 86400"},

@@ -23,6 +23,9 @@ int main(int argc, char** argv) {
   mstar::apps::RunFlags run;
   CLI::App* run_command = app.add_subcommand("run", "Answer one request without a server.");
   mstar::apps::add_run_flags(*run_command, run);
+  mstar::apps::ChatFlags chat;
+  CLI::App* chat_command = app.add_subcommand("chat", "Talk with a model, here or on a server.");
+  mstar::apps::add_chat_flags(*chat_command, chat);
   mstar::apps::InspectFlags inspect;
   CLI::App* inspect_command = app.add_subcommand("inspect", "Print a model's graph, memory and weight map.");
   mstar::apps::add_inspect_flags(*inspect_command, inspect);
@@ -48,6 +51,7 @@ int main(int argc, char** argv) {
   if (serve_command->parsed()) return mstar::apps::run_serve(serve);
   if (transcribe_command->parsed()) return mstar::apps::run_transcribe(transcribe);
   if (run_command->parsed()) return mstar::apps::run_run(run);
+  if (chat_command->parsed()) return mstar::apps::run_chat(chat);
   if (bench_command->parsed()) return mstar::apps::run_bench(bench);
   return mstar::apps::run_inspect(inspect);
 }

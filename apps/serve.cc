@@ -64,6 +64,14 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--port", flags.port, "port to listen on; 0 picks a free one (default: 8000)");
   command.add_option("--alias", flags.aliases,
                      "a further name, as NAME, or NAME=MODEL where there are several models; may be given again");
+  command
+      .add_option("--api-key", flags.api_keys,
+                  "a key that clients must send as 'Authorization: Bearer KEY'; several with commas")
+      ->delimiter(',')
+      ->envname("MSTAR_API_KEY");
+  command.add_option(
+      "--cors", flags.cors_origins,
+      "an origin whose web pages may read answers, '*' for all (the default), '' for none; may be given again");
   add_model_flags(command, flags.model);
 }
 

@@ -124,6 +124,12 @@ Result<Settings> serve_settings(const ServeFlags& flags) {
   if (flags.port && (*flags.port < 0 || *flags.port > 65535)) return invalid_request("--port must be from 0 to 65535");
   if (flags.port) out.server.port = static_cast<std::uint16_t>(*flags.port);
   if (!flags.host.empty()) out.server.host = flags.host;
+  if (!flags.api_keys.empty()) out.server.api_keys = flags.api_keys;
+  for (const std::string& each : flags.api_keys)
+    if (each.empty()) return invalid_request("--api-key must not be empty");
+  if (!flags.cors_origins.empty()) out.server.cors_origins.clear();
+  for (const std::string& each : flags.cors_origins)
+    if (!each.empty()) out.server.cors_origins.push_back(each);
   for (const std::string& alias : flags.aliases) MSTAR_TRY(add_alias(alias, out.runtime.models));
   return out;
 }

@@ -12,8 +12,7 @@
 namespace mstar::server {
 namespace {
 
-constexpr std::size_t kMaxAnswers = 1024;       // prompts times n
-constexpr std::int64_t kDefaultMaxTokens = 16;  // as OpenAI has it
+constexpr std::size_t kMaxAnswers = 1024;  // prompts times n
 
 // Choices by the order of prompts and, for each, of n. `echoes` has each prompt's text, or nothing.
 class WholeCompletion final : public AnswerWriter {
@@ -240,8 +239,6 @@ Result<Call> make_completions(std::string_view body_text, const Frontend& fronte
   if (prompts.size() * n > kMaxAnswers)
     return bad_field(n > 1 ? "n" : "prompt", "asks for more than " + std::to_string(kMaxAnswers) + " answers");
   MSTAR_TRY(read_sampling_fields(body, base.fields));
-  if (!base.fields.has("max_tokens") && !base.fields.has("max_completion_tokens"))
-    base.fields.set("max_tokens", kDefaultMaxTokens);
   MSTAR_TRY_ASSIGN(const auto num_logprobs, integer_member(body, "logprobs", 0, kMaxLogprobs));
   if (num_logprobs) base.fields.set("logprobs", *num_logprobs);
   MSTAR_TRY_ASSIGN(std::vector<std::string> echoes, read_echoes(body, prompts, frontend, base.model));

@@ -80,8 +80,7 @@ TEST_F(CompletionsTest, WholeAnswer) {
   const decl::ApiRequest made = frontend.last_request();
   EXPECT_EQ(made.route, decl::Route::completions);
   EXPECT_EQ(made.text, "On");
-  EXPECT_EQ(made.fields.get_int("max_tokens", 0).value(), 16);
-  EXPECT_EQ(made.fields.values().size(), 1u);
+  EXPECT_TRUE(made.fields.values().empty());
 }
 
 TEST_F(CompletionsTest, StreamHasTheseBytes) {

@@ -130,7 +130,7 @@ void Connection::send_head() {
   // Without chunks the end of the answer is the end of the connection.
   close_after_ = !reader_.head().keep_alive || !config_.keep_alive || core_->draining || reader_.head().version < 11;
   head.keep_alive = !close_after_;
-  enqueue(response_head(head, named_head(), config_.cors_origin));
+  enqueue(response_head(head, named_head(), config_.cors_origins));
 }
 
 // The request's head with the id that its form may have given.
@@ -204,7 +204,7 @@ void Connection::reply(int status, std::string_view content_type, std::string bo
     head.retry_after_s = error->retry_after_s;
     head.allow = error->allow;
   }
-  enqueue(response_head(head, named_head(), config_.cors_origin));
+  enqueue(response_head(head, named_head(), config_.cors_origins));
   if (reader_.head().method != "HEAD" && !body.empty()) enqueue(std::move(body));
   end_of_answer();
 }

@@ -98,7 +98,7 @@ std::string run(std::string_view bytes, std::size_t piece, BodyBudget& budget) {
     } else if (step != RequestReader::Step::head_done) {
       require(step != RequestReader::Step::failed || nlohmann::json::accept(error_body(reader.error().value())));
       if (reader.head_parsed()) {
-        const std::string head = response_head({}, reader.head(), "*");
+        const std::string head = response_head({}, reader.head(), {"*"});
         require(head.find("\r\n\r\n") == head.size() - 4);
       }
       if (step == RequestReader::Step::failed) return out + "failed";

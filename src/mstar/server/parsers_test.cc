@@ -206,7 +206,7 @@ TEST(ResponseHead, HeadersCannotBeInjected) {
   ResponseHead response;
   response.content_length = 0;
   response.preflight = true;
-  const std::string head = response_head(response, request, "*");
+  const std::string head = response_head(response, request, {"*"});
   EXPECT_THAT(head, testing::Not(HasSubstr("Set-Cookie")));
   EXPECT_TRUE(head.ends_with("\r\n\r\n"));
   EXPECT_EQ(head.find("\r\n\r\n"), head.size() - 4);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "mstar/server/access.h"
 #include "mstar/server/ascii.h"
 #include "mstar/server/request_id.h"
 
@@ -193,6 +194,7 @@ class RequestReader::Parser {
     if (error_) return false;
     match_ = find_route(head_.method, head_.path);
     error_ = check_route();
+    if (!error_) error_ = check_key();
     if (!error_ && head_.method != "OPTIONS" && match_.route->bodies != kNoBody) open_body();
     return true;
   }
@@ -250,6 +252,18 @@ class RequestReader::Parser {
     HttpError error = http_error(405, head_.method + " is not allowed on " + head_.path, "method_not_allowed");
     error.allow = match_.allow;
     return error;
+  }
+
+  std::optional<HttpError> check_key() const {
+    if (config_.api_keys.empty() || head_.method == "OPTIONS") return std::nullopt;
+    const Endpoint endpoint = match_.route->endpoint;
+    if (endpoint == Endpoint::health || endpoint == Endpoint::ready) return std::nullopt;
+    const std::string_view authorization = head_.header("authorization");
+    if (has_known_key(authorization, config_.api_keys)) return std::nullopt;
+    return http_error(401,
+                      authorization.empty() ? "an API key is needed: send 'Authorization: Bearer KEY'"
+                                            : "the API key is not one of this server's",
+                      "invalid_api_key");
   }
 
   HttpError too_large() const {

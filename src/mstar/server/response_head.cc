@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "mstar/server/access.h"
 #include "mstar/server/api_error.h"
 
 namespace mstar::server {
@@ -31,7 +32,8 @@ bool is_header_list(std::string_view names) {
 
 }  // namespace
 
-std::string response_head(const ResponseHead& response, const RequestHead& request, std::string_view cors_origin) {
+std::string response_head(const ResponseHead& response, const RequestHead& request,
+                          const std::vector<std::string>& cors_origins) {
   std::string out = "HTTP/1.1 " + std::to_string(response.status) + " ";
   const auto line = [&out](std::string_view name, std::string_view value) {
     out.append(name).append(": ").append(value).append("\r\n");
@@ -50,6 +52,9 @@ std::string response_head(const ResponseHead& response, const RequestHead& reque
   }
   if (response.retry_after_s > 0) line("Retry-After", std::to_string(response.retry_after_s));
   if (!response.allow.empty()) line("Allow", response.allow);
+  if (response.status == 401) line("WWW-Authenticate", "Bearer");
+  const std::string_view cors_origin = allowed_origin(request.header("origin"), cors_origins);
+  if (!cors_origins.empty() && cors_origin != "*") line("Vary", "Origin");
   if (!cors_origin.empty()) {
     line("Access-Control-Allow-Origin", cors_origin);
     line("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "mstar/server/request_head.h"
 
@@ -21,7 +22,8 @@ struct ResponseHead {
 };
 
 // Status line and headers, with the blank line. The answer's version is HTTP/1.1 for every request.
-std::string response_head(const ResponseHead& response, const RequestHead& request, std::string_view cors_origin);
+std::string response_head(const ResponseHead& response, const RequestHead& request,
+                          const std::vector<std::string>& cors_origins);
 
 // One chunk of a chunked body; `last` adds the end. Empty bytes make no chunk.
 void append_http_chunk(std::string& out, std::string_view bytes, bool last);

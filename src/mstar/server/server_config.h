@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace mstar::server {
 
@@ -21,7 +22,8 @@ struct ServerConfig {
   std::size_t max_connections = 1024;
   int num_io_threads = 2;
   bool keep_alive = true;
-  std::string cors_origin = "*";  // Access-Control-Allow-Origin; empty: no CORS headers
+  std::vector<std::string> cors_origins = {"*"};  // whose pages may read answers; "*": all; none: no CORS headers
+  std::vector<std::string> api_keys;              // one of them is asked for, but by /health and /ready; none: open
 
   std::chrono::milliseconds header_timeout{10'000};  // from a request's first byte to the end of its header
   // A body that arrives, or an answer that leaves, by less than min_bytes_per_s over this time has stalled, whatever

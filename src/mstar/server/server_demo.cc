@@ -20,6 +20,10 @@ int main(int argc, char** argv) {
       job.text(job.request.text);
       return job.finish();
     }
+    if (job.request.route == decl::Route::chat_completions || job.request.route == decl::Route::completions) {
+      for (const char* part : {"Hello", " there", "."}) job.text(part);
+      return job.end(decl::Finish::stop, {7, 3});
+    }
     // So that error classes can be tried: this prompt fails after the first segment.
     if (job.request.text == "fail late") {
       job.segment(0, 0, 1, " Well,");

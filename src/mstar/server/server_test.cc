@@ -118,7 +118,7 @@ TEST_F(ServerTest, PreflightIsAllowed) {
 
 TEST_F(ServerTest, CorsCanBeSwitchedOff) {
   ServerConfig config;
-  config.cors_origin = "";
+  config.cors_origins.clear();
   start(config);
   EXPECT_EQ(ask(port, get("/health")).headers.count("access-control-allow-origin"), 0u);
 }
