@@ -325,5 +325,45 @@ TEST_F(ChatTest, MediaTravelWithTheirPlaces) {
   EXPECT_EQ(made.media[1].modality, decl::Modality::audio);
 }
 
+// Long bodies take another way to the runtime.
+TEST_F(ChatTest, LongPrompts) {
+  frontend.set_script([](FakeJob& job) {
+    job.text(std::to_string(job.request.messages_json.size()));
+    job.end(decl::Finish::stop);
+  });
+  start();
+  const std::string text(1 << 20, 'x');
+  const auto with = [&](const std::string& more) {
+    return R"({"model":"lab/fake-llm","messages":[{"role":"user","content":")" + text + "\"}]" + more + "}";
+  };
+  const json whole = json::parse(chat(with("")).body);
+  EXPECT_EQ(whole["choices"][0]["message"]["content"], std::to_string(text.size() + 30));
+  EXPECT_TRUE(chat(with(R"(,"stream":true,"n":3)")).body.ends_with("[DONE]\n\n"));
+  const TestAnswer wrong = chat(with(R"(,"temperature":9)"));
+  EXPECT_EQ(wrong.status, 400);
+  EXPECT_EQ(json::parse(wrong.body)["error"]["param"], "temperature");
+  frontend.refuse_with(exhausted("the queue is full"));
+  EXPECT_EQ(chat(with("")).status, 429);
+  frontend.refuse_with(std::nullopt);
+  // Two on one connection, and clients that leave at any time.
+  TestClient client(port);
+  client.send(request(with("")) + request(body()));
+  EXPECT_EQ(client.read().status, 200);
+  EXPECT_EQ(client.read().status, 200);
+  frontend.set_script([](FakeJob& job) {
+    job.text("a");
+    job.wait_aborted(std::chrono::seconds(20));
+  });
+  const int before = frontend.num_submitted();
+  for (int i = 0; i < 20; ++i) {
+    TestClient leaver(port);
+    leaver.send(request(with(R"(,"stream":true)")));
+    if (i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(i));
+    leaver.close();
+  }
+  EXPECT_TRUE(eventually([&] { return metric("mstar_http_calls_in_flight") == "mstar_http_calls_in_flight 0"; }));
+  EXPECT_TRUE(eventually([&] { return frontend.num_aborted() == frontend.num_submitted() - before; }));
+}
+
 }  // namespace
 }  // namespace mstar::server

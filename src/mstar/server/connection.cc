@@ -73,6 +73,8 @@ Connection::~Connection() {
 void Connection::start() {
   net::post(socket_.get_executor(), [self = shared_from_this()] {
     if (self->phase_ == Phase::closed) return;
+    error_code ignored;
+    self->socket_.non_blocking(true, ignored);  // for write_through
     self->read();
     self->arm_timer();
   });

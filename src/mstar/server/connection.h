@@ -68,6 +68,16 @@ class ChoiceSink final : public EventSink {
   const std::size_t choice_;
 };
 
+// A call whose requests the runtime has, or why it has none of them.
+struct BegunCall {
+  std::shared_ptr<Exchange> exchange;
+  std::string request_id;
+  std::unique_ptr<AnswerWriter> answer;
+  bool head_at_once = false;
+  std::vector<RequestId> choices;  // those that were submitted
+  std::optional<HttpError> error;
+};
+
 // Thread: all of it runs on the strand, but for the functions marked "any", which post to it.
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
@@ -101,6 +111,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // connection_answer.cc: requests, answers and writing
   void on_request();
   void on_call();
+  void on_begun(BegunCall call);
   void reply(int status, std::string_view content_type, std::string body, const HttpError* error = nullptr,
              bool preflight = false);
   void reply_error(const HttpError& error, bool must_close);
@@ -114,6 +125,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void abort_call(std::string_view reason);
   void send_keep_alive();
   void enqueue(std::string bytes);
+  void write_through(std::string bytes);
   void write();
   void on_written(const boost::system::error_code& error, std::size_t bytes);
   void on_flushed();
@@ -140,10 +152,10 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   int status_ = 0;  // of the current answer
   std::string request_id_;
 
-  std::shared_ptr<Exchange> exchange_;  // null: no call in flight
-  std::unique_ptr<AnswerWriter> answer_;
-  RequestId call_id_;               // of its first choice
-  std::vector<RequestId> choices_;  // invalid where a choice has ended
+  std::shared_ptr<Exchange> exchange_;    // null: no call in flight
+  std::unique_ptr<AnswerWriter> answer_;  // null: the call has not begun
+  RequestId call_id_;                     // of its first choice
+  std::vector<RequestId> choices_;        // invalid where a choice has ended
   std::size_t num_open_choices_ = 0;
   std::string whole_body_;  // of an answer that does not stream
   bool head_sent_ = false;  // of a streamed answer

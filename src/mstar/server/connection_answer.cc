@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <exception>
 #include <utility>
 
 #include "mstar/base/log.h"
@@ -14,6 +16,8 @@ using std::chrono::steady_clock;
 
 // Small pieces are joined into buffers of about this size.
 constexpr std::size_t kJoinBytes = 64 << 10;
+// From this size on a text's request is made in the background.
+constexpr std::size_t kLongBodyBytes = 16 << 10;
 
 // The route's path, or what is printable of an unknown one.
 std::string log_name(const RequestReader& reader) {
@@ -21,6 +25,43 @@ std::string log_name(const RequestReader& reader) {
   std::string out = reader.head().method + " ";
   if (reader.match().route) return out.append(reader.match().route->path);
   for (const char c : reader.head().path.substr(0, 100)) out += c > ' ' && c < 0x7F ? c : '?';
+  return out;
+}
+
+// Those whose prompt may be long.
+bool endpoint_reads_text(Endpoint endpoint) {
+  return endpoint == Endpoint::chat_completions || endpoint == Endpoint::completions;
+}
+
+void submit_choices(Endpoint endpoint, Form form, ServerCore& core, BegunCall& out) {
+  auto call = make_call(endpoint, std::move(form), core.frontend, out.request_id);
+  if (!call) {
+    out.error = to_http(call.error(), Stage::body);
+    return;
+  }
+  for (std::size_t i = 0; i < num_choices(*call); ++i) {
+    auto submitted = core.frontend.submit(take_choice(*call, i), std::make_shared<ChoiceSink>(out.exchange, i));
+    if (!submitted) {
+      out.error = to_http(submitted.error(), Stage::submit);
+      return;
+    }
+    out.choices.push_back(*submitted);
+  }
+  out.answer = std::move(call->answer);
+  out.head_at_once = call->head_at_once;
+}
+
+// Parses the call and submits its requests; their events go to `exchange`. Thread: any.
+BegunCall begin_call(Endpoint endpoint, Form form, ServerCore& core, std::shared_ptr<Exchange> exchange,
+                     std::string request_id) {
+  BegunCall out;
+  out.exchange = std::move(exchange);
+  out.request_id = std::move(request_id);
+  try {
+    submit_choices(endpoint, std::move(form), core, out);
+  } catch (const std::exception& thrown) {  // memory ran out
+    out.error = http_error(500, std::string("the request could not be read: ") + thrown.what(), "internal_error");
+  }
   return out;
 }
 
@@ -47,38 +88,58 @@ void Connection::on_request() {
 }
 
 void Connection::on_call() {
-  auto call = make_call(reader_.match().route->endpoint, reader_.take_form(), core_->frontend, request_id_);
-  if (!call) return reply_error(to_http(call.error(), Stage::body), false);
-  if (peer_done_) return close();
-  exchange_ = std::make_shared<Exchange>(io_, socket_.get_executor(), weak_from_this());
-  answer_ = std::move(call->answer);
-  choices_.clear();
-  for (std::size_t i = 0; i < num_choices(*call); ++i) {
-    auto submitted = core_->frontend.submit(take_choice(*call, i), std::make_shared<ChoiceSink>(exchange_, i));
-    if (!submitted) {
-      exchange_->close();
-      exchange_.reset();
-      abort_choices();
-      return reply_error(to_http(submitted.error(), Stage::submit), false);
-    }
-    choices_.push_back(*submitted);
+  const Endpoint endpoint = reader_.match().route->endpoint;
+  if (peer_done_) {  // nobody waits for an answer, but perhaps for the word that there is none
+    auto call = make_call(endpoint, reader_.take_form(), core_->frontend, request_id_);
+    return call ? close() : reply_error(to_http(call.error(), Stage::body), false);
   }
-  num_open_choices_ = choices_.size();
-  call_id_ = choices_.front();
-  core_->calls.add(request_id_, call_id_);
+  exchange_ = std::make_shared<Exchange>(io_, socket_.get_executor(), weak_from_this());
   core_->metrics.calls_in_flight(1);
   phase_ = Phase::call;
   head_sent_ = false;
   whole_body_.clear();
-  if (call->head_at_once && answer_->streams()) send_head();
+  choices_.clear();
+  // A long prompt takes its time to become tokens, which other connections must not wait for.
+  if (endpoint_reads_text(endpoint) && reader_.body_bytes() > kLongBodyBytes) {
+    auto form = std::make_shared<Form>(reader_.take_form());
+    core_->in_background([self = shared_from_this(), exchange = exchange_, endpoint, form, id = request_id_] {
+      auto begun = std::make_shared<BegunCall>(begin_call(endpoint, std::move(*form), *self->core_, exchange, id));
+      net::post(self->socket_.get_executor(), [self, begun] {
+        self->on_begun(std::move(*begun));
+        self->arm_timer();
+      });
+    });
+    return read();
+  }
+  on_begun(begin_call(endpoint, reader_.take_form(), *core_, exchange_, request_id_));
+}
+
+void Connection::on_begun(BegunCall call) {
+  if (exchange_ != call.exchange) {  // the client has left meanwhile
+    for (const RequestId each : call.choices) core_->frontend.abort(each);
+    return;
+  }
+  request_id_ = std::move(call.request_id);
+  choices_ = std::move(call.choices);
+  if (call.error) {
+    end_call();
+    abort_choices();
+    return reply_error(*call.error, false);
+  }
+  answer_ = std::move(call.answer);
+  num_open_choices_ = choices_.size();
+  call_id_ = choices_.front();
+  core_->calls.add(request_id_, call_id_);
+  if (call.head_at_once && answer_->streams()) send_head();
   const SteadyTime now = steady_clock::now();
   call_deadline_ = now + config_.request_timeout;
   if (!answer_->keep_alive_frame().empty()) keep_alive_at_ = now + config_.sse_keep_alive;
   read();  // only to see the client go
+  on_events();
 }
 
 void Connection::on_events() {
-  if (!exchange_) return;
+  if (!exchange_ || !answer_) return;
   std::string out;
   std::optional<HttpError> error;
   bool finished = false;
@@ -155,8 +216,9 @@ void Connection::send_stream(std::string bytes, bool last) {
     out += bytes;
   }
   if (!answer_->keep_alive_frame().empty() && !last) keep_alive_at_ = steady_clock::now() + config_.sse_keep_alive;
+  if (!last) return write_through(std::move(out));
   enqueue(std::move(out));
-  if (last) end_of_answer();
+  end_of_answer();
 }
 
 void Connection::send_keep_alive() {
@@ -239,6 +301,20 @@ void Connection::enqueue(std::string bytes) {
     out_.push_back(std::move(bytes));
   }
   write();
+}
+
+// A token's way to an idle socket: no operation is set up and no handler comes back. Faults show in the next write.
+void Connection::write_through(std::string bytes) {
+  if (!writing_ && batch_.empty() && out_.empty()) {
+    error_code error;
+    const std::size_t written = socket_.write_some(net::buffer(bytes), error);
+    if (!error) {
+      core_->metrics.sent(written);
+      sent_bytes_ += written;
+      bytes.erase(0, written);
+    }
+  }
+  if (!bytes.empty()) enqueue(std::move(bytes));
 }
 
 void Connection::write() {

@@ -7,6 +7,7 @@
 #include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <exception>
 #include <thread>
 #include <vector>
@@ -22,6 +23,7 @@ using net::ip::tcp;
 
 // After a failed accept (most often: no file descriptor is left).
 constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr std::size_t kBackgroundThreads = 2;
 
 // A client that vanished without a word (its machine or network went down) is noticed within two minutes.
 void keep_alive(Socket& socket) {
@@ -52,10 +54,13 @@ Result<tcp::endpoint> resolve(net::io_context& io, const ServerConfig& config) {
 struct HttpServer::Threads {
   Threads(const ServerConfig& config, Frontend& frontend)
       : io(std::make_shared<net::io_context>()),
-        work(io->get_executor()),
+        work_guard(io->get_executor()),
         core(std::make_shared<ServerCore>(config, frontend)),
         acceptor(net::make_strand(*io)),
-        pause(acceptor.get_executor()) {}
+        pause(acceptor.get_executor()),
+        background(kBackgroundThreads) {
+    core->in_background = [this](std::function<void()> work) { net::post(background, std::move(work)); };
+  }
 
   Status listen();
   void accept();
@@ -63,10 +68,11 @@ struct HttpServer::Threads {
   void run();
 
   std::shared_ptr<net::io_context> io;
-  net::executor_work_guard<net::io_context::executor_type> work;
+  net::executor_work_guard<net::io_context::executor_type> work_guard;
   std::shared_ptr<ServerCore> core;
   net::basic_socket_acceptor<tcp, Strand> acceptor;
   Timer pause;
+  net::thread_pool background;
   std::uint16_t port = 0;
   std::vector<std::thread> threads;
 };
@@ -156,8 +162,10 @@ HttpServer::~HttpServer() {
   stop_accepting();
   threads_->core->refuse_all();
   for (const auto& connection : threads_->core->connections()) connection->stop_now();
+  // What is in the background comes back to its connection, to be told that it is over.
+  threads_->background.join();
   // With every socket and timer closed the threads run out of work.
-  threads_->work.reset();
+  threads_->work_guard.reset();
   if (threads_->threads.empty()) threads_->run();
   for (std::thread& each : threads_->threads) each.join();
 }

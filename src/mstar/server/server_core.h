@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -67,6 +68,8 @@ class ServerCore {
   BodyBudget budget;
   CallTable calls;
   std::atomic<bool> draining{false};
+  // Runs what would keep the threads of the sockets too long. Set once, before the first connection.
+  std::function<void(std::function<void()>)> in_background;
 
  private:
   std::mutex mutex_;
