@@ -330,7 +330,7 @@ class Transcribe(Case):
 
 
 @needs_model
-class Serve(Case):
+class Served(Case):
     def start(self, *arguments):
         process = subprocess.Popen([MSTAR, "serve", *map(str, arguments)], stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.wait)
@@ -349,6 +349,8 @@ class Serve(Case):
         with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
             return answer.read().decode()
 
+
+class Serve(Served):
     def test_serves_and_ends_with_0_on_sigterm(self):
         process, url, said = self.start(MODEL, "--port", 0, "--alias", "whisper-1")
         self.assertIn("decoder.kv", said)
@@ -393,6 +395,62 @@ class Serve(Case):
 
     def test_a_port_that_is_none(self):
         self.assertIn("--port", self.check(mstar("serve", MODEL, "--port", 70000), 2).stderr)
+
+
+class Bench(Served):
+    """mstar bench against a model that computes nothing; what a server may do wrong is in src/mstar/load's tests."""
+
+    def bench(self, url, *arguments, status=0):
+        figures = self.dir / "bench.json"
+        result = self.check(mstar("bench", "--url", url, "--json", figures, *arguments), status)
+        return result.stdout, json.loads(figures.read_text())
+
+    def test_every_mode_and_route(self):
+        server, url, _ = self.start("null", "--port", 0, "--max-requests", 64)
+        for mode in (["--concurrency", 8], ["--rate", 500], ["--offline"]):
+            for route in ("completions", "chat"):
+                table, read = self.bench(url, "--route", route, *mode, "--requests", 40, "--input", "4-40", "--output", "1-30", "--seed",
+                                         5, "--warmup", 3, "--server-pid", server.pid, "--api-key", "secret")
+                figures = read["figures"]
+                self.assertEqual((figures["requests"], figures["failed"], figures["counts_differ"], figures["short"]), (40, 0, 0, 0), table)
+                self.assertEqual(figures["pieces"], figures["usage_tokens"])
+                self.assertGreater(figures["pieces"], 40 * 8)
+                self.assertIn("40 went well, 0 failed", table)
+                self.assertIn("server's CPU", table)
+                self.assertNotIn("secret", json.dumps(read))
+                self.assertIn("--seed", read["command"])
+
+    def test_an_unknown_model_is_told_with_those_that_there_are(self):
+        _, url, _ = self.start("null", "--port", 0)
+        result = self.check(mstar("bench", "--url", url, "--model", "nil"), 1)
+        self.assertIn("http 404", result.stderr)
+        self.assertIn("it lists: null", result.stderr)
+
+    def test_refused_requests_are_failures_by_their_kind(self):
+        config = self.dir / "narrow.yaml"
+        config.write_text("model: 'null'\noptions: {step_us: 20000}\nmax_concurrent_requests: 1\nmax_queued_requests: 1\n")
+        _, url, _ = self.start(config, "--port", 0)
+        table, read = self.bench(url, "--offline", "--requests", 30, "--output", "5", status=1)
+        figures = read["figures"]
+        self.assertEqual(figures["failures"], {"http 429": figures["failed"]})
+        self.assertEqual(figures["requests"] + figures["failed"], 30)
+        self.assertGreater(figures["requests"], 0)
+        self.assertIn(f"{figures['failed']} x http 429: ", table)
+
+    def test_interrupt_prints_what_there_is(self):
+        config = self.dir / "slow.yaml"
+        config.write_text("model: 'null'\noptions: {step_us: 20000}\n")
+        _, url, _ = self.start(config, "--port", 0)
+        process = subprocess.Popen([MSTAR, "bench", "--url", url, "--requests", "100000", "--output", "2"],
+                                   stdout=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        answered = r'mstar_http_requests_total{[^}]*completions[^}]*} ([0-9]+)'
+        while int((re.findall(answered, self.get(url + "/metrics")) or [0])[0]) < 5:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=WAIT_S)
+        self.assertEqual(process.returncode, 130)
+        self.assertIn("Stopped before the end", out)
 
 
 if __name__ == "__main__":
