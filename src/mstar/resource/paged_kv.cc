@@ -81,6 +81,7 @@ void PagedKvPool::Sequence::forget() {
   text.clear();
   num_new_in_flight = num_sealed = 0;
   opaque = false;
+  cut.reset();
 }
 
 bool PagedKvPool::Sequence::end_oldest() {
@@ -173,7 +174,7 @@ void PagedKvPool::commit(const StepRow& row, std::span<const std::int32_t> ids) 
       seal(request, *sequence);
     }
   }
-  preempt_if_leaving(request);
+  settle(request);
 }
 
 void PagedKvPool::rollback(const StepRow& row) {
@@ -186,7 +187,7 @@ void PagedKvPool::rollback(const StepRow& row) {
     sequence->num_new_in_flight -= row.demand.tokens - row.demand.recomputed;
     release_tail(*sequence);
   }
-  preempt_if_leaving(request);
+  settle(request);
 }
 
 void PagedKvPool::withdraw(const StepRow& row) {

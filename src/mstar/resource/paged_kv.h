@@ -66,8 +66,8 @@ class PagedKvPool final : public Resource {
   // ---- rows of components with chunked_prefill
   // Before the rows of one step are opened.
   void begin_round() { first_waiting_ = first_unpromised_ = RequestId(); }
-  // Before a row is admitted, and again for each part of it. invalid_request: it does not fit into the context;
-  // exhausted: the request can never have the pages it may need.
+  // Before a row is admitted, and again for each part of it. invalid_request: it does not fit into the context, or the
+  // request can never have the pages that it may need.
   Result<OpenRow> open(const SequenceRow& row);
   // A row that was opened and not admitted.
   void close(RequestId request);
@@ -75,10 +75,10 @@ class PagedKvPool final : public Resource {
   void commit(const StepRow& row, std::span<const std::int32_t> ids);
   // Valid until the label's next commit.
   std::span<const std::int32_t> text(RequestId request, int label) const;
-  // Tokens of the label, those to be computed again too.
+  // Tokens of the label, those in flight and those to be computed again too.
   int text_length(RequestId request, int label) const;
-  // Forgets the tokens from `length` on, unless rows of the label are in flight. With `keep_pages` false those before
-  // are computed again: there is other state beside them, which cannot be cut short.
+  // Forgets the tokens from `length` on, once the rows of the label that are in flight have ended. With `keep_pages`
+  // false those before are computed again: there is other state beside them, which cannot be cut short.
   void truncate(RequestId request, int label, int length, bool keep_pages);
   int page_tokens() const { return spec_.page_tokens; }
 
@@ -108,6 +108,11 @@ class PagedKvPool final : public Resource {
     bool part_in_flight = false;     // the row in flight does not end
     bool opaque = false;             // it has tokens whose ids were not told
     int num_sealed = 0;              // pages, the first, that are in the index
+    struct Cut {
+      int length = 0;
+      bool keep_pages = true;
+    };
+    std::optional<Cut> cut;  // to come
     void forget();
     // Whether the oldest row in flight is void; it leaves the flight either way.
     bool end_oldest();
@@ -171,7 +176,8 @@ class PagedKvPool final : public Resource {
   Result<Admit> make_room(const StepRow& row, int needed);
   Request* youngest_with_pages(RequestId older);
   void preempt(Request& request);
-  void preempt_if_leaving(Request& request);
+  // What waited for the rows in flight.
+  void settle(Request& request);
   void seal(const Request& request, Sequence& sequence);
 
   decl::PagedKv spec_;

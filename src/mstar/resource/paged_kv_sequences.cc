@@ -24,7 +24,7 @@ Result<OpenRow> PagedKvPool::open(const SequenceRow& row) {
   if (!sequence) return internal_error("a row of a request or label that '" + spec_.name + "' does not know");
   Request& request = requests_.at(row.request);
   OpenRow out;
-  if (request.leaving || sequence->part_in_flight) return out;
+  if (request.leaving || sequence->part_in_flight || sequence->cut) return out;
   out.begun = true;
   if (row.restart) {
     sequence->forget();
@@ -125,10 +125,10 @@ Result<bool> PagedKvPool::promise(RequestId id, Request& request, const Sequence
   // Of an answer that was begun, `now` counts some of the rest too.
   const bool at_prompt = sequence.text_tokens() == 0 || row.num_tokens > 1;
   if (const int worst = pages_for(std::min(now + rest, most)); at_prompt && worst > total)
-    return exhausted("a prompt of " + std::to_string(now) + " tokens and an answer of up to " + std::to_string(rest) +
-                     " need " + std::to_string(worst) + " pages of " + std::to_string(spec_.page_tokens) +
-                     " tokens, and '" + spec_.name + "' has " + std::to_string(total) +
-                     "; send a shorter prompt or a smaller max_tokens");
+    return invalid_request("a prompt of " + std::to_string(now) + " tokens and an answer of up to " +
+                           std::to_string(rest) + " need " + std::to_string(worst) + " pages of " +
+                           std::to_string(spec_.page_tokens) + " tokens, and '" + spec_.name + "' has " +
+                           std::to_string(total) + "; send a shorter prompt or a smaller max_tokens");
   const int target =
       std::min(total, pages_for(std::min(now + std::min<std::int64_t>(rest, limits_.promised_answer_tokens), most)));
   int to_come = target - request.num_pages();
@@ -201,7 +201,18 @@ void PagedKvPool::preempt(Request& request) {
   ++num_preempted_;
 }
 
-void PagedKvPool::preempt_if_leaving(Request& request) {
+void PagedKvPool::settle(Request& request) {
+  for (Sequence& sequence : request.sequences) {
+    if (!sequence.cut || sequence.num_in_flight > 0) continue;
+    const auto [length, keep_pages] = *sequence.cut;
+    sequence.cut.reset();
+    if (sequence.text_tokens() <= length) continue;
+    if (!sequence.opaque) sequence.text.resize(static_cast<std::size_t>(length));
+    const int stands = keep_pages || sequence.opaque ? std::min(sequence.committed_tokens, length) : 0;
+    sequence.committed_tokens = sequence.planned_tokens = stands;
+    sequence.num_sealed = std::min(sequence.num_sealed, stands / spec_.page_tokens);
+    release_tail(sequence);
+  }
   if (request.leaving && !request.in_flight()) preempt(request);
 }
 
@@ -233,17 +244,15 @@ std::span<const std::int32_t> PagedKvPool::text(RequestId request, int label) co
 
 int PagedKvPool::text_length(RequestId request, int label) const {
   const Sequence* const sequence = find(request, label);
-  return sequence ? sequence->text_tokens() : 0;
+  if (!sequence) return 0;
+  return sequence->opaque ? sequence->planned_tokens : sequence->text_tokens() + sequence->num_new_in_flight;
 }
 
 void PagedKvPool::truncate(RequestId request, int label, int length, bool keep_pages) {
   Sequence* const sequence = find(request, label);
-  if (!sequence || sequence->num_in_flight > 0 || sequence->text_tokens() <= length) return;
-  if (!sequence->opaque) sequence->text.resize(static_cast<std::size_t>(length));
-  const int stands = keep_pages || sequence->opaque ? std::min(sequence->committed_tokens, length) : 0;
-  sequence->committed_tokens = sequence->planned_tokens = stands;
-  sequence->num_sealed = std::min(sequence->num_sealed, sequence->committed_tokens / spec_.page_tokens);
-  release_tail(*sequence);
+  if (!sequence) return;
+  sequence->cut = {length, keep_pages};
+  settle(requests_.at(request));
 }
 
 std::int64_t PagedKvPool::cached_tokens(RequestId request) const {

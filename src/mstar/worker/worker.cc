@@ -192,6 +192,7 @@ void Worker::on(wire::PartitionMessage message) {
   if (auto applied = state.apply(std::move(message.signal.signal), effects_); !applied)
     return fail(*live, std::move(applied.error()));
   settle_ahead(*live, partition);  // a stop may have ended the loop that it was for
+  undo_cut_off(*live, partition);
   send_effects(*live, partition, effects_);
   collect_ready(*live, partition);
 }
@@ -202,6 +203,7 @@ void Worker::on(wire::CancelPartition message) {
   if (!live || live->over() || p >= live->partitions.size() || !live->partitions[p]) return;
   auto done = live->partitions[p]->cancel(message.drop_streams);
   settle_ahead(*live, message.partition);
+  undo_cut_off(*live, message.partition);
   if (done)
     mesh_.to_conductor(wire::FragmentReport{live->request,
                                             options_.id,

@@ -105,6 +105,7 @@ class Worker {
     bool in_flight = true;
     Standing standing = Standing::certain;
     std::vector<graph::ReadyNode> waits_for = {};  // nodes of the partition that complete before it is certain
+    bool undo = false;  // unwanted, and its request's label becomes what it was before the row's first part
   };
   struct Promise {  // of a launched row: its outputs, on the device
     decl::PartitionRef partition;
@@ -198,6 +199,7 @@ class Worker {
   bool begin_step(Lane& lane);
   void end_oldest_step();
   void end_row(Lane& lane, Row& row, engine::RowResult& result);
+  void undo_cut_off(Live& live, decl::PartitionRef partition);
   void abandon(Batch& batch, const Error& error);
   bool is_wanted(const Batch& batch);
   Live& take_off(Row& row);

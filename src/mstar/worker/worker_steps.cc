@@ -6,6 +6,9 @@
 #include "mstar/worker/worker.h"
 
 namespace mstar::worker {
+
+using decl::PartitionRef;
+
 namespace {
 
 bool share_a_label(const decl::Run& a, const decl::Run& b) {
@@ -208,16 +211,33 @@ void Worker::end_oldest_step() {
   stats_stale_ = true;
 }
 
+// After a signal that may have cut nodes off. Of a sequence that was cut off nothing stays, for it may have come in
+// parts, and its request's next row must find the label as it was.
+void Worker::undo_cut_off(Live& live, PartitionRef partition) {
+  const auto& state = *live.partitions[partition.value];
+  const auto undo_rows = [&](Batch& batch) {
+    if (!batch.lane->engine->spec().chunked_prefill) return;
+    for (Row& row : batch.rows) {
+      if (!row.in_flight || row.standing != Standing::certain || row.pending.request != live.request) continue;
+      if (row.pending.partition != partition || state.is_current(row.pending.node)) continue;
+      row.undo = true;
+      give_up(live, row);
+    }
+  };
+  for (Batch& batch : in_flight_) undo_rows(batch);
+  for (Lane& lane : lanes_)
+    if (lane.open) undo_rows(*lane.open);
+}
+
 void Worker::end_row(Lane& lane, Row& row, engine::RowResult& result) {
   Live& live = take_off(row);
   guarded(live, [&] {
+    if (row.undo && !live.over()) lane.engine->undo(live.request, result.progress);
     if (live.over() || row.standing != Standing::certain) return;
     if (result.error) return fail(live, std::move(*result.error));
     if (result.partial) {  // the node comes again
       row.pending.progress = result.progress;
-      if (!live.partitions[row.pending.partition.value]->is_current(row.pending.node))
-        return lane.engine->undo(live.request, result.progress);
-      return lane.queue.push_back(row.pending);
+      return lane.queue.push_back(row.pending);  // if it is void, it is undone there
     }
     complete(live, row.pending.partition, row.pending.node, std::move(result.outputs), result.stopped_loops);
   });
