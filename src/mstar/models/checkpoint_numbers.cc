@@ -63,12 +63,28 @@ Result<int> context_of(const ModelSource& source, int model_context_tokens) {
   return static_cast<int>(context);
 }
 
+Result<std::int64_t> kv_tokens_of(const ModelSource& source) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  MSTAR_TRY_ASSIGN(const std::int64_t tokens, source.options.get_int("kv_tokens", 0));
+  if (tokens < 0 || tokens > kMost)
+    return std::move(bad_model("option kv_tokens must be from 0 to " + std::to_string(kMost))).with_field("kv_tokens");
+  return tokens;
+}
+
 Result<Shape> embedding_shape(const weights::Checkpoint& checkpoint, const std::string& name) {
   const weights::StoredWeight* const weight = checkpoint.find(name);
   if (!weight) return bad_model("the checkpoint has no '" + name + "'");
   if (weight->shape.rank() != 2)
     return bad_model("'" + name + "' has shape " + to_string(weight->shape) + ", not rank 2");
   return weight->shape;
+}
+
+Result<CheckpointText> hf_text_of(const ModelSource& source, const nlohmann::json& config, int vocab) {
+  MSTAR_TRY_ASSIGN(const std::string format, source.options.get_string("load_format", "auto"));
+  std::error_code ignored;
+  if (format == "dummy" && !std::filesystem::exists(source.directory / "tokenizer.json", ignored))
+    return dummy_text(vocab);
+  return read_hf_text(source.directory, config);
 }
 
 }  // namespace mstar::models

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "mstar/models/checkpoint_text.h"
 #include "mstar/models/model.h"
 #include "mstar/weights/metadata.h"
 
@@ -59,7 +60,13 @@ Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight&
 // Option `context_tokens`: 16 to the model's own; without it the model's own, 8192 at most. bad_model with the field.
 Result<int> context_of(const ModelSource& source, int model_context_tokens);
 
+// Option `kv_tokens` (see TextDecoderConfig). bad_model with the field.
+Result<std::int64_t> kv_tokens_of(const ModelSource& source);
+
 // [vocabulary, dim] of the named weight. bad_model.
 Result<Shape> embedding_shape(const weights::Checkpoint& checkpoint, const std::string& name);
+
+// read_hf_text of the directory; with load_format dummy, where it has no tokenizer, dummy_text.
+Result<CheckpointText> hf_text_of(const ModelSource& source, const nlohmann::json& config, int vocab);
 
 }  // namespace mstar::models

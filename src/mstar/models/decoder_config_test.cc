@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "mstar/models/model.h"
@@ -86,12 +87,41 @@ TEST(DecoderConfig, RefusesOptionsOutOfRange) {
     ASSERT_FALSE(declared);
     EXPECT_EQ(declared.error().field, name);
   }
+  for (const std::string name : {"llama", "qwen35"}) {
+    Changed changed(name, [](json&) {});
+    changed.source().options.set("kv_tokens", std::int64_t{-1});
+    const auto declared = changed.declare();
+    ASSERT_FALSE(declared);
+    EXPECT_EQ(declared.error().field, "kv_tokens");
+  }
   for (const std::int64_t tokens : {8, 5000}) {
     Changed changed("qwen35", [](json&) {});
     changed.source().options.set("context_tokens", tokens);
     const auto declared = changed.declare();
     ASSERT_FALSE(declared);
     EXPECT_EQ(declared.error().field, "context_tokens");
+  }
+}
+
+// The arrays that config.json alone asks for are those that a real checkpoint holds.
+TEST(DecoderConfig, DummyWeightsAreThoseOfTheCheckpoint) {
+  for (const std::string name : {"llama", "qwen2", "qwen3", "qwen35", "qwen35_tied"}) {
+    Changed real(name, [](json&) {});
+    std::map<std::string, Shape> wanted, got;
+    for (const weights::StoredWeight& each : real.source().checkpoint->weights()) {
+      std::string key(each.name);
+      if (key.starts_with("mtp.") || key.starts_with("model.visual.")) continue;
+      if (key.starts_with("model.language_model.")) key.erase(6, 15);
+      wanted[key] = each.shape;
+    }
+    real.source().options.set("load_format", std::string("dummy"));
+    const auto dummy = dummy_checkpoint(real.source());
+    ASSERT_TRUE(dummy) << dummy.error().message;
+    for (const weights::StoredWeight& each : (*dummy)->weights()) got[std::string(each.name)] = each.shape;
+    EXPECT_EQ(got, wanted) << name;
+    real.source().checkpoint = *dummy;
+    const auto declared = real.declare();
+    EXPECT_TRUE(declared) << declared.error().message;
   }
 }
 

@@ -17,8 +17,9 @@ struct TextDecoderConfig {
   std::string architecture;
   int dim = 0;
   int vocab = 0;
-  int context_tokens = 0;  // prompt and answer together
-  bool tied = false;       // the head is the embedding table
+  int context_tokens = 0;      // prompt and answer together
+  std::int64_t kv_tokens = 0;  // places of all requests together; 0: the worst case of as many as run at once
+  bool tied = false;           // the head is the embedding table
   float norm_epsilon = 1e-6f;
   float norm_offset = 0;       // 1 where the checkpoint holds weight - 1
   DType storage = DType::f32;  // of matrices that are not in blocks

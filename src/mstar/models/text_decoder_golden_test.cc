@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "mstar/device/cpu/cpu_device.h"
@@ -17,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 const fs::path kGolden = fs::path(MSTAR_SOURCE_DIR) / "tests/golden/decoders";
-constexpr int kVocab = 264, kNumPrompts = 4;
+constexpr int kVocab = 264, kNumPrompts = 4, kMaxTokens = 40;
 // Of logits and states: |got - wanted| <= kTolerance * (1 + |wanted|).
 constexpr double kTolerance = 1e-4;
 
@@ -30,7 +31,8 @@ struct Drawn {
 // A checkpoint as an engine on the CPU, with requests 1 to 4 added.
 class Model {
  public:
-  explicit Model(const fs::path& path, const Params& options = {}) {
+  explicit Model(const fs::path& path, const Params& options = {}, int num_threads = 2, int step_tokens = 256)
+      : pool_(num_threads) {
     auto opened = weights::Checkpoint::open(path);
     EXPECT_TRUE(opened) << opened.error().message;
     checkpoint_ = std::move(*opened);
@@ -47,7 +49,8 @@ class Model {
     device_ = make_cpu_device();
     auto map = weights::WeightMap::create(checkpoint_, decl_->weight_rules());
     EXPECT_TRUE(map) << map.error().message;
-    const resource::PoolLimits limits{.max_requests = kNumPrompts, .max_rows = kNumPrompts, .max_tokens = 256};
+    const resource::PoolLimits limits{
+        .max_requests = kNumPrompts, .max_rows = kNumPrompts, .max_tokens = step_tokens, .promised_answer_tokens = 1};
     const decl::ComponentRef component[] = {decl_->find_component("decoder")};
     auto resources = engine::ResourceSet::build(*decl_, component, limits, *device_);
     EXPECT_TRUE(resources) << resources.error().message;
@@ -60,20 +63,14 @@ class Model {
     const Status finished = map->finish();
     EXPECT_TRUE(finished) << finished.error().message;
     params_.sampling.num_logprobs = kVocab;
+    params_.sampling.max_tokens = kMaxTokens;
     for (std::uint64_t i = 1; i <= kNumPrompts; ++i) EXPECT_TRUE(resources_.add_request(RequestId(i), params_));
   }
 
   // One step of a walk ("prefill" or "decode"): ids for some requests.
   std::vector<Drawn> step(const std::string& walk, const std::vector<std::pair<int, std::vector<std::int32_t>>>& ids) {
     std::vector<engine::RowInputs> rows;
-    for (const auto& [request, tokens] : ids) {
-      engine::RowInputs row{.request = RequestId(static_cast<std::uint64_t>(request)),
-                            .params = std::make_shared<decl::RequestParams>(params_),
-                            .walk = decl_->find_walk(walk)};
-      decl::for_each_run(decl_->at(row.walk).root, [&](const decl::Run& each) { row.run = &each; });
-      row.ports = {{HostValue::i32(tokens)}};
-      rows.push_back(std::move(row));
-    }
+    for (const auto& [request, tokens] : ids) rows.push_back(row(walk, request, tokens));
     auto prepared = engine_->prepare(std::move(rows));
     EXPECT_TRUE(prepared.step && prepared.failed.empty() && prepared.waiting.empty());
     for (bool done = false; !done;) {
@@ -84,13 +81,54 @@ class Model {
     std::vector<Drawn> out;
     for (engine::RowResult& result : engine_->finish(std::move(prepared.step))) {
       EXPECT_FALSE(result.error) << result.error->message;
-      Drawn drawn{result.outputs[0][0].host.as<std::int32_t>()[0], std::vector<float>(kVocab)};
-      const auto pairs = result.outputs[1][0].host.as<float>();
-      for (std::size_t i = 1; i <= kVocab; ++i)
-        drawn.log_probs[static_cast<std::size_t>(pairs[2 * i])] = pairs[2 * i + 1];
-      out.push_back(std::move(drawn));
+      out.push_back(drawn(result));
     }
     return out;
+  }
+
+  // All requests to `num_tokens` tokens, in steps of whatever can run: as a worker does it, parts and waits included.
+  std::vector<std::vector<std::int32_t>> generate(const std::vector<std::vector<std::int32_t>>& prompts,
+                                                  std::size_t num_tokens) {
+    std::vector<std::vector<std::int32_t>> out(prompts.size());
+    std::vector<engine::RowInputs> waiting;
+    for (std::size_t i = 0; i < prompts.size(); ++i)
+      waiting.push_back(row("prefill", static_cast<int>(i) + 1, prompts[i]));
+    for (int steps = 0; !waiting.empty() && steps < 1000; ++steps) {
+      std::map<RequestId, engine::RowInputs> asked;
+      for (const engine::RowInputs& each : waiting) asked.emplace(each.request, each);
+      auto prepared = engine_->prepare(std::move(waiting));
+      waiting = std::move(prepared.waiting);
+      EXPECT_TRUE(prepared.failed.empty());
+      if (!prepared.step) continue;
+      for (bool done = false; !done;) {
+        auto advanced = engine_->advance(*prepared.step);
+        EXPECT_TRUE(advanced) << advanced.error().message;
+        done = !advanced || *advanced;
+      }
+      for (engine::RowResult& result : engine_->finish(std::move(prepared.step))) {
+        if (result.partial) {
+          ++num_parts_;
+          waiting.push_back(asked.at(result.request));
+          waiting.back().progress = result.progress;
+          continue;
+        }
+        auto& tokens = out[result.request.value - 1];
+        tokens.push_back(drawn(result).token);
+        if (tokens.size() < num_tokens) {
+          waiting.push_back(row("decode", static_cast<int>(result.request.value), {tokens.back()}));
+        } else {
+          resources_.remove_request(result.request);
+        }
+      }
+    }
+    return out;
+  }
+  int num_parts() const { return num_parts_; }
+  // Of the paged KV.
+  resource::Usage kv() const {
+    for (const resource::Usage& each : resources_.usage())
+      if (each.name == "decoder.kv") return each;
+    return {};
   }
 
   // Tensor `index` of the request's recurrent state; requests got their slots in order.
@@ -105,13 +143,30 @@ class Model {
   }
 
  private:
+  engine::RowInputs row(const std::string& walk, int request, const std::vector<std::int32_t>& ids) const {
+    engine::RowInputs out{.request = RequestId(static_cast<std::uint64_t>(request)),
+                          .params = std::make_shared<decl::RequestParams>(params_),
+                          .walk = decl_->find_walk(walk)};
+    decl::for_each_run(decl_->at(out.walk).root, [&](const decl::Run& each) { out.run = &each; });
+    out.ports = {{HostValue::i32(ids)}};
+    return out;
+  }
+  static Drawn drawn(const engine::RowResult& result) {
+    if (result.error || result.outputs.size() < 2) return {};
+    Drawn out{result.outputs[0][0].host.as<std::int32_t>()[0], std::vector<float>(kVocab)};
+    const auto pairs = result.outputs[1][0].host.as<float>();
+    for (std::size_t i = 1; i <= kVocab; ++i) out.log_probs[static_cast<std::size_t>(pairs[2 * i])] = pairs[2 * i + 1];
+    return out;
+  }
+
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
   std::unique_ptr<decl::Decl> decl_;
   std::unique_ptr<Device> device_;
-  ThreadPool pool_{2};
+  ThreadPool pool_;
   engine::ResourceSet resources_;
   std::unique_ptr<engine::Engine> engine_;
   decl::RequestParams params_;
+  int num_parts_ = 0;
 };
 
 struct Golden {
@@ -207,7 +262,7 @@ TEST_P(TextDecoderGolden, LogitsTokensAndStatesEqualTheReference) {
 // A prompt in parts gives the bits of the whole, and so does a row among others.
 TEST_P(TextDecoderGolden, BitsDependNeitherOnPartsNorOnTheBatch) {
   const Golden golden(GetParam().name);
-  Model together(path(), options()), alone(path(), options());
+  Model together(path(), options()), alone(path(), options(), 1);
   const auto& prompt = golden.prompts[2];
   const auto whole = together.step("prefill", {{1, golden.prompts[3]}, {2, prompt}, {3, golden.prompts[0]}});
   Drawn last;
@@ -220,6 +275,25 @@ TEST_P(TextDecoderGolden, BitsDependNeitherOnPartsNorOnTheBatch) {
   EXPECT_EQ(last.token, whole[1].token);
   EXPECT_EQ(last.log_probs, whole[1].log_probs);
   for (const int index : {0, 1}) EXPECT_EQ(alone.state(1, index), together.state(2, index));
+}
+
+// Prompts in parts, and pages that are too few for all: the youngest lose theirs and are computed again, recurrent
+// states too.
+TEST_P(TextDecoderGolden, PreemptedRequestsGetTheTokensOfThoseThatAreNot) {
+  const Golden golden(GetParam().name);
+  Params few_pages = options();
+  few_pages.set("kv_tokens", std::int64_t{9 * 16});
+  Model roomy(path(), options(), 1), tight(path(), few_pages, 1, 32);
+  const std::vector<std::vector<std::int32_t>> prompts = {golden.prompts[3], golden.prompts[2], golden.prompts[0],
+                                                          golden.prompts[1]};
+  const auto wanted = roomy.generate(prompts, kMaxTokens);
+  const auto got = tight.generate(prompts, kMaxTokens);
+  EXPECT_EQ(got, wanted);
+  EXPECT_EQ(std::vector(got[1].begin(), got[1].begin() + 12), golden.tokens[2]);
+  EXPECT_EQ(roomy.num_parts(), 0);
+  EXPECT_GT(tight.num_parts(), 2);
+  EXPECT_EQ(roomy.kv().num_preempted, 0);
+  EXPECT_GT(tight.kv().num_preempted, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeded, TextDecoderGolden,

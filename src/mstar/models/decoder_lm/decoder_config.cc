@@ -86,13 +86,7 @@ Result<DecoderConfig> read_hf(const ModelSource& source) {
   if (activation != "silu") return bad_model("config.json: 'hidden_act' must be silu");
   MSTAR_TRY_ASSIGN(out.decoder.storage, storage_of(source, *source.checkpoint->find("model.embed_tokens.weight")));
   MSTAR_TRY(read_rope(out, config));
-  MSTAR_TRY_ASSIGN(const std::string format, source.options.get_string("load_format", "auto"));
-  std::error_code ignored;
-  if (format == "dummy" && !std::filesystem::exists(source.directory / "tokenizer.json", ignored)) {
-    MSTAR_TRY_ASSIGN(out.decoder.text, dummy_text(out.decoder.vocab));
-  } else {
-    MSTAR_TRY_ASSIGN(out.decoder.text, read_hf_text(source.directory, config));
-  }
+  MSTAR_TRY_ASSIGN(out.decoder.text, hf_text_of(source, config, out.decoder.vocab));
   return out;
 }
 
@@ -166,6 +160,7 @@ Result<DecoderConfig> DecoderConfig::read(const ModelSource& source) {
   MSTAR_TRY_ASSIGN(const std::string kept, source.options.get_string("weights", "stored"));
   out.decoder.keep_blocks = kept == "stored";
   MSTAR_TRY_ASSIGN(out.decoder.context_tokens, context_of(source, out.decoder.context_tokens));
+  MSTAR_TRY_ASSIGN(out.decoder.kv_tokens, kv_tokens_of(source));
   return out;
 }
 

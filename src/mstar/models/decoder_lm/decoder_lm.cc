@@ -15,7 +15,8 @@ Result<decl::Decl> declare_decoder_lm(const ModelSource& source) {
                                                         .head_dim = c.layer.head_dim,
                                                         .page_tokens = 16,
                                                         .max_tokens_per_request = c.decoder.context_tokens,
-                                                        .prefix_cache = true});
+                                                        .prefix_cache = true,
+                                                        .pool_tokens = c.decoder.kv_tokens});
   add_text_decoder(d, std::shared_ptr<const TextDecoderConfig>(config, &config->decoder),
                    {.kv = kv, .build = [config, kv](const nn::LoadContext& load, engine::BuildContext& build) {
                       return build_dense_stack(*config, kv, load, build);

@@ -15,7 +15,8 @@ Result<decl::Decl> declare_qwen35(const ModelSource& source) {
                                       .kv_heads = c.attention.kv_heads,
                                       .head_dim = c.attention.head_dim,
                                       .page_tokens = 16,
-                                      .max_tokens_per_request = c.decoder.context_tokens});
+                                      .max_tokens_per_request = c.decoder.context_tokens,
+                                      .pool_tokens = c.decoder.kv_tokens});
   const std::int64_t layers = c.num_delta_layers();
   if (layers > 0)
     state.delta = d.resource(decl::RecurrentState{

@@ -83,11 +83,21 @@ Status read_hf_sizes(Qwen35Config& out, const JsonNumbers& numbers) {
   return ok_status();
 }
 
+// A model with vision has its text model's configuration within its own.
+const json& text_config(const json& whole) {
+  const auto nested = whole.find("text_config");
+  return nested != whole.end() && nested->is_object() ? *nested : whole;
+}
+
+bool is_qwen35(const json& whole) {
+  const auto type = JsonNumbers(whole, "config.json").text("model_type");
+  return type && (*type == "qwen3_5" || *type == "qwen3_5_text");
+}
+
 Result<Qwen35Config> read_hf(const ModelSource& source) {
   Qwen35Config out;
   MSTAR_TRY_ASSIGN(const json whole, read_json_file(source.directory / "config.json", true));
-  const auto nested = whole.find("text_config");
-  const json& config = nested != whole.end() && nested->is_object() ? *nested : whole;
+  const json& config = text_config(whole);
   const JsonNumbers numbers(config, "config.json");
   const char* const prefix = prefix_of(*source.checkpoint);
   if (!prefix) return bad_model("the checkpoint has no 'model.embed_tokens.weight'");
@@ -108,7 +118,7 @@ Result<Qwen35Config> read_hf(const ModelSource& source) {
   if (activation != "silu") return bad_model("config.json: 'hidden_act' must be silu");
   MSTAR_TRY_ASSIGN(out.decoder.storage, storage_of(source, *source.checkpoint->find(table)));
   MSTAR_TRY(read_hf_rotary(out, config));
-  MSTAR_TRY_ASSIGN(out.decoder.text, read_hf_text(source.directory, config));
+  MSTAR_TRY_ASSIGN(out.decoder.text, hf_text_of(source, config, out.decoder.vocab));
   return out;
 }
 
@@ -229,9 +239,7 @@ bool qwen35_recognises(const ModelSource& source) {
   }
   if (!prefix_of(*source.checkpoint)) return false;
   const auto config = read_json_file(source.directory / "config.json", true);
-  if (!config) return false;
-  const auto type = JsonNumbers(*config, "config.json").text("model_type");
-  return type && (*type == "qwen3_5" || *type == "qwen3_5_text");
+  return config && is_qwen35(*config);
 }
 
 Result<Qwen35Config> Qwen35Config::read(const ModelSource& source) {
@@ -244,6 +252,78 @@ Result<Qwen35Config> Qwen35Config::read(const ModelSource& source) {
   out.decoder.keep_blocks = kept == "stored";
   MSTAR_TRY_ASSIGN(out.state, state_dtype(source));
   MSTAR_TRY_ASSIGN(out.decoder.context_tokens, context_of(source, out.decoder.context_tokens));
+  MSTAR_TRY_ASSIGN(out.decoder.kv_tokens, kv_tokens_of(source));
+  return out;
+}
+
+namespace {
+
+// Whether a layer is one of full attention, as config.json says.
+Result<bool> is_full(const json& config, const JsonNumbers& numbers, int layer) {
+  const auto types = config.find("layer_types");
+  if (types != config.end() && types->is_array()) {
+    const auto at = static_cast<std::size_t>(layer);
+    if (at >= types->size()) return bad_model("config.json: 'layer_types' is shorter than 'num_hidden_layers'");
+    return (*types)[at] == "full_attention";
+  }
+  MSTAR_TRY_ASSIGN(const int interval, numbers.integer("full_attention_interval", 1, kMaxLayers, 4));
+  return (layer + 1) % interval == 0;
+}
+
+void add_dummy_layer(std::vector<weights::DummyWeight>& out, const Qwen35Config& c, const std::string& at, bool full) {
+  using Fill = weights::DummyWeight::Fill;
+  const std::int64_t dim = c.decoder.dim;
+  out.push_back({at + "input_layernorm.weight", {dim}, Fill::zeros});
+  out.push_back({at + "post_attention_layernorm.weight", {dim}, Fill::zeros});
+  out.push_back({at + "mlp.gate_proj.weight", {c.ffn_dim, dim}});
+  out.push_back({at + "mlp.up_proj.weight", {c.ffn_dim, dim}});
+  out.push_back({at + "mlp.down_proj.weight", {dim, c.ffn_dim}});
+  if (full) {
+    const nn::GatedAttention::Dims& a = c.attention;
+    out.push_back({at + "self_attn.q_proj.weight", {2 * a.q_width(), dim}});
+    out.push_back({at + "self_attn.k_proj.weight", {a.kv_width(), dim}});
+    out.push_back({at + "self_attn.v_proj.weight", {a.kv_width(), dim}});
+    out.push_back({at + "self_attn.o_proj.weight", {dim, a.q_width()}});
+    out.push_back({at + "self_attn.q_norm.weight", {a.head_dim}, Fill::zeros});
+    out.push_back({at + "self_attn.k_norm.weight", {a.head_dim}, Fill::zeros});
+    return;
+  }
+  const nn::DeltaNet::Dims& d = c.delta;
+  out.push_back({at + "linear_attn.in_proj_qkv.weight", {d.conv_width(), dim}});
+  out.push_back({at + "linear_attn.in_proj_z.weight", {d.values_width(), dim}});
+  out.push_back({at + "linear_attn.in_proj_b.weight", {d.heads, dim}});
+  out.push_back({at + "linear_attn.in_proj_a.weight", {d.heads, dim}});
+  out.push_back({at + "linear_attn.conv1d.weight", {d.conv_width(), 1, d.taps}});
+  out.push_back({at + "linear_attn.A_log", {d.heads}, Fill::zeros});
+  out.push_back({at + "linear_attn.dt_bias", {d.heads}, Fill::ones});
+  out.push_back({at + "linear_attn.norm.weight", {d.value_dim}, Fill::ones});
+  out.push_back({at + "linear_attn.out_proj.weight", {dim, d.values_width()}});
+}
+
+}  // namespace
+
+Result<std::vector<weights::DummyWeight>> qwen35_dummy_weights(const ModelSource& source) {
+  MSTAR_TRY_ASSIGN(const json whole, read_json_file(source.directory / "config.json", true));
+  if (!is_qwen35(whole)) return bad_model("model_type is neither qwen3_5 nor qwen3_5_text");
+  const json& config = text_config(whole);
+  const JsonNumbers numbers(config, "config.json");
+  Qwen35Config c;
+  MSTAR_TRY(read_hf_sizes(c, numbers));
+  MSTAR_TRY_ASSIGN(c.decoder.vocab, numbers.integer("vocab_size", 1, 1 << 24));
+  MSTAR_TRY_ASSIGN(c.decoder.dim, numbers.integer("hidden_size", 1, kMaxWidth));
+  MSTAR_TRY_ASSIGN(const int layers, numbers.integer("num_hidden_layers", 1, kMaxLayers));
+  for (int i = 0; i < layers; ++i) {
+    MSTAR_TRY_ASSIGN(const bool full, is_full(config, numbers, i));
+    c.full_attention.push_back(full);
+  }
+  MSTAR_TRY(check(c));
+  std::vector<weights::DummyWeight> out = {{"model.embed_tokens.weight", {c.decoder.vocab, c.decoder.dim}},
+                                           {"model.norm.weight", {c.decoder.dim}, weights::DummyWeight::Fill::zeros}};
+  const json& has_tie = whole.contains("tie_word_embeddings") ? whole : config;
+  if (has_tie.value("tie_word_embeddings", json(false)) != true)
+    out.push_back({"lm_head.weight", {c.decoder.vocab, c.decoder.dim}});
+  for (int i = 0; i < layers; ++i)
+    add_dummy_layer(out, c, "model.layers." + std::to_string(i) + ".", c.full_attention[static_cast<std::size_t>(i)]);
   return out;
 }
 
