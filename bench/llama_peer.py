@@ -3,16 +3,16 @@
 
     bench/llama_peer.py --mstar build/release/mstar --llama DIR --model FILE.gguf [--threads 2] [--rounds 5] [--json FILE]
 
-DIR holds llama.cpp's llama-server and llama-bench, built with CMAKE_BUILD_TYPE=Release and GGML_NATIVE=ON (the source archive of
-llama-cpp-python on PyPI has them in vendor/llama.cpp). Both servers run all the time and idle while the other one works. In each
-round, in turn, `mstar bench` asks both for
+DIR holds llama.cpp's llama-bench and, as far as they are there, llama-server and llama-batched-bench, built with
+CMAKE_BUILD_TYPE=Release and GGML_NATIVE=ON (the source archive of llama-cpp-python on PyPI has them in vendor/llama.cpp). Both
+servers run all the time and idle while the other one works. In each round, in turn, `mstar bench` asks both for
 
   prefill    prompts of 512 tokens, one token of answer, one after the other: prompt tokens a second
   decode     one prompt of 16 tokens, 128 tokens of answer: tokens a second from the first to the last
   together   16 prompts of 16 tokens at once, 128 tokens of answer each: tokens of all answers a second
 
-and llama-bench does pp512 and tg128 without a server. Prompts are random token ids, new in every round: no cache helps. Prints medians
-and the ratio mstar / llama.cpp, the better one of server and llama-bench (above 1: mstar is faster), then one JSON line.
+and llama-bench does pp512 and tg128, llama-batched-bench 16 sequences, without a server. Prompts are random token ids, new in every round: no cache helps. Prints medians
+and the ratio mstar / llama.cpp, the best of its three programs (above 1: mstar is faster), then one JSON line.
 """
 import argparse
 import hashlib
@@ -103,6 +103,19 @@ def llama_bench(arguments):
     return [next(row["avg_ts"] for row in rows if row["n_prompt"] == p and row["n_gen"] == n) for p, n in ((512, 0), (0, 128))]
 
 
+def llama_batched(arguments):
+    """Tokens of 16 answers a second, the time for their prompts included as it is for a server."""
+    command = [os.path.join(arguments.llama, "llama-batched-bench"), "-m", arguments.model, "-t", str(arguments.threads), "-tb",
+               str(arguments.threads), "-c", "4096", "-npp", "16", "-ntg", "128", "-npl", str(TOGETHER), "--output-format", "jsonl"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    row = json.loads(next(line for line in reversed(result.stdout.splitlines()) if line.startswith("{")))
+    return TOGETHER * 128 / row["t"]
+
+
+def has(arguments, program):
+    return os.access(os.path.join(arguments.llama, program), os.X_OK)
+
+
 def sha256(path):
     return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16]
 
@@ -121,39 +134,44 @@ def main():
     threads = str(arguments.threads)
     mstar = Server("mstar", [arguments.mstar, "serve", arguments.model, "--port", "PORT", "--threads", threads, "--max-requests",
                              str(TOGETHER)], "/ready", log)
-    peer = Server("llama-server", [os.path.join(arguments.llama, "llama-server"), "-m", arguments.model, "--port", "PORT", "-t", threads,
-                                   "-tb", threads, "-np", str(TOGETHER), "-c", str(TOGETHER * 1024), "--no-webui"], "/health", log)
+    peers = []
+    if has(arguments, "llama-server"):
+        peers.append(Server("llama-server", [os.path.join(arguments.llama, "llama-server"), "-m", arguments.model, "--port", "PORT", "-t",
+                                            threads, "-tb", threads, "-np", str(TOGETHER), "-c", str(TOGETHER * 1024), "--no-webui"],
+                            "/health", log))
     cases = {"prefill": prefill, "decode": decode, "together": together}
     rates = {}
     try:
-        for server in (mstar, peer):  # warm both
+        for server in (mstar, *peers):  # warm both
             for case in cases.values():
                 case(arguments, server, 1)
         for round_number in range(arguments.rounds):
-            servers = (mstar, peer) if round_number % 2 == 0 else (peer, mstar)
+            servers = (mstar, *peers) if round_number % 2 == 0 else (*peers, mstar)
             for name, case in cases.items():
                 for server in servers:
                     rates.setdefault((name, server.name), []).append(case(arguments, server, 100 + round_number))
             for name, rate in zip(("prefill", "decode"), llama_bench(arguments)):
                 rates.setdefault((name, "llama-bench"), []).append(rate)
-        resident = {server.name: round(server.resident_mib()) for server in (mstar, peer)}
+            if has(arguments, "llama-batched-bench"):
+                rates.setdefault(("together", "llama-bench"), []).append(llama_batched(arguments))
+        resident = {server.name: round(server.resident_mib()) for server in (mstar, *peers)}
     finally:
-        for server in (mstar, peer):
+        for server in (mstar, *peers):
             server.stop()
     rows = []
     print("tokens/s, medians of %d rounds, %d threads; peak resident %s MiB" % (arguments.rounds, arguments.threads, resident))
     print("%-10s%12s%14s%14s%8s" % ("", "mstar", "llama-server", "llama-bench", "ratio"))
     for name in cases:
         median = {who: statistics.median(values) for (case, who), values in rates.items() if case == name}
-        best = max(value for who, value in median.items() if who != "mstar")
+        best = max((value for who, value in median.items() if who != "mstar"), default=float("nan"))
         row = {"case": name, "ratio": round(median["mstar"] / best, 3), **{who: round(value, 1) for who, value in median.items()},
                "all": {who: [round(v, 1) for v in values] for (case, who), values in rates.items() if case == name}}
         rows.append(row)
-        print("%-10s%12.1f%14.1f%14s%8.2f" % (name, median["mstar"], median["llama-server"],
-                                              "%.1f" % median["llama-bench"] if "llama-bench" in median else "", row["ratio"]))
+        cells = ["%.1f" % median[who] if who in median else "" for who in ("mstar", "llama-server", "llama-bench")]
+        print("%-10s%12s%14s%14s%8.2f" % (name, *cells, row["ratio"]))
     out = json.dumps({"mstar_sha256": sha256(arguments.mstar), "model": os.path.basename(arguments.model),
                       "model_sha256": sha256(arguments.model), "threads": arguments.threads, "rounds": arguments.rounds,
-                      "resident_mib": resident, "start_s": {s.name: round(s.start_s, 2) for s in (mstar, peer)}, "rows": rows})
+                      "resident_mib": resident, "start_s": {s.name: round(s.start_s, 2) for s in (mstar, *peers)}, "rows": rows})
     print(out)
     if arguments.json:
         pathlib.Path(arguments.json).write_text(out + "\n")
