@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What the way from a worker's step to a client costs: `mstar serve null`, whose model computes nothing, under `mstar bench`.
 
-    bench/host_path.py --mstar build/release/mstar [--streams 1000] [--tokens 300] [--rounds 3] [--json FILE]
+    bench/host_path.py --mstar build/release/mstar [--streams 1000] [--tokens 300] [--rounds 3] [--steps-ms 100,50,25] [--json FILE]
 
 First all streams at once as fast as they go: tokens a second, and microseconds of the server's CPU (user and system, all its
-threads) a streamed token. Then the same with steps that are paced so that all streams together get half of that rate: how far the
-gaps between two tokens of a stream are from their median. The client shares the machine; its CPU is not counted. Prints each round,
-medians and one JSON line.
+threads) a streamed token; several tokens of a stream then leave in one write. Then with steps of a given length, so that each token
+leaves alone: how far the gaps between two tokens of a stream are from their median. A pace is kept when the tokens come at least at
+90 % of its rate. The client shares the machine; its CPU is not counted. Prints each round, medians and one JSON line.
 """
 import argparse
 import http.client
@@ -66,7 +66,7 @@ def row(kind, figures):
     out = {"kind": kind, "tokens_per_s": round(figures["pieces_per_s"]), "cpu_us": round(figures["server_cpu_us_per_piece"], 2),
            "gap_p50_ms": round(figures["itl_ms"]["p50"], 2), "jitter_p99_ms": round(figures["gap_jitter_ms"]["p99"], 2),
            "jitter_max_ms": round(figures["gap_jitter_ms"]["max"], 2), "max_open": figures["max_open"]}
-    print("%-8s%8d tokens/s  %6.2f us of CPU a token  gap p50 %7.2f ms  jitter p99 %7.2f ms  max %7.2f ms  %d streams" % (
+    print("%-10s%8d tokens/s  %6.2f us of CPU a token  gap p50 %7.2f ms  jitter p99 %7.2f ms  max %7.2f ms  %d streams" % (
         tuple(out.values())))
     return out
 
@@ -77,14 +77,14 @@ def main():
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps-ms", default="100,50,25", help="lengths of paced steps")
     parser.add_argument("--json", help="file for the figures")
     arguments = parser.parse_args()
-    rows = []
+    rows, medians = [], {}
     with tempfile.TemporaryDirectory() as directory:
-        for kind in ("fastest", "half"):
-            rate = statistics.median(r["tokens_per_s"] for r in rows) if rows else 0
-            step_us = round(arguments.streams / (rate / 2) * 1e6) if rate else 0
-            process, port = serve(arguments, step_us, directory)
+        for step_ms in [0] + [float(text) for text in arguments.steps_ms.split(",")]:
+            kind = "%g ms" % step_ms if step_ms else "fastest"
+            process, port = serve(arguments, round(step_ms * 1000), directory)
             try:
                 bench(arguments, process, port, 16)  # warm
                 for _ in range(arguments.rounds):
@@ -92,8 +92,11 @@ def main():
             finally:
                 process.terminate()
                 process.wait(60)
-    medians = {kind: {key: statistics.median(r[key] for r in rows if r["kind"] == kind)
-                      for key in ("tokens_per_s", "cpu_us", "jitter_p99_ms")} for kind in ("fastest", "half")}
+            wanted = 0.9 * arguments.streams / step_ms * 1000 if step_ms else 0
+            medians[kind] = {key: statistics.median(r[key] for r in rows if r["kind"] == kind)
+                             for key in ("tokens_per_s", "cpu_us", "jitter_p99_ms")}
+            medians[kind]["kept"] = medians[kind]["tokens_per_s"] >= wanted
+            print("%-10s%s" % (kind, medians[kind]))
     out = json.dumps({"streams": arguments.streams, "tokens": arguments.tokens, "cores": os.cpu_count(), "medians": medians,
                       "rows": rows})
     print(out)
