@@ -106,10 +106,10 @@ class Text(Case):
         for fields in ({}, {"temperature": 0.8, "seed": 7, "top_p": 0.9, "frequency_penalty": 0.5}):
             with self.subTest(fields=fields):
                 # A salt of its own for each request keeps the first answers from the cache.
-                alone = [self.ask(CHAT, chat(t, max_tokens=24, cache_salt=f"{t}{len(fields)}", **fields)) for t in TOPICS]
+                alone = [self.ask(CHAT, chat(t, max_tokens=12, cache_salt=f"{t}{len(fields)}", **fields)) for t in TOPICS]
                 with concurrent.futures.ThreadPoolExecutor(len(TOPICS)) as pool:
-                    together = list(pool.map(lambda t: self.ask(CHAT, chat(t, max_tokens=24, **fields)), TOPICS))
-                again = [self.ask(CHAT, chat(t, max_tokens=24, **fields)) for t in TOPICS]
+                    together = list(pool.map(lambda t: self.ask(CHAT, chat(t, max_tokens=12, **fields)), TOPICS))
+                again = [self.ask(CHAT, chat(t, max_tokens=12, **fields)) for t in TOPICS]
                 self.assertEqual([text_of(a) for a in together], [text_of(a) for a in alone])
                 self.assertEqual([text_of(a) for a in again], [text_of(a) for a in alone])
                 for answer in again:
@@ -238,20 +238,22 @@ class Text(Case):
 
 
 class TightPool(Case):
-    """Memory for few tokens: requests wait, give their pages back and compute them again."""
+    """Pages for few tokens: requests give them back to older ones, and compute them again."""
 
     @classmethod
     def start(cls):
-        return super().start(options={"context_tokens": 512}, memory="230M")
+        return super().start(options={"context_tokens": 256, "kv_tokens": 512})
 
     def test_bytes_do_not_depend_on_memory(self):
         def one(i):
             topic = TOPICS[i % len(TOPICS)]
-            return text_of(self.ask(COMPLETIONS, {"model": NAME, "prompt": f"About {topic}: " * 12, "temperature": 0,
-                                                  "max_tokens": 200, "ignore_eos": True}))
-        alone = [one(i) for i in range(4)]
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            self.assertEqual(list(pool.map(one, range(16)))[:4], alone)
+            return text_of(self.ask(COMPLETIONS, {"model": NAME, "prompt": f"About {topic}: " * 8, "temperature": 0,
+                                                  "max_tokens": 96, "ignore_eos": True}))
+        alone = [one(i) for i in range(3)]
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            self.assertEqual(list(pool.map(one, range(12)))[:3], alone)
+        preempted = sum(value for name, value in self.server.metrics().items() if "preempt" in name)
+        self.assertGreater(preempted, 0)
 
 
 if __name__ == "__main__":
