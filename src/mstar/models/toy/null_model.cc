@@ -150,7 +150,7 @@ Result<Decl> declare_null_model(const ModelSource& source) {
                     .counts_token = true});
   const auto body = d.component(DeviceComponent{.name = "null",
                                                 .build =
-                                                    [r, step_us](engine::BuildContext&) {
+                                                    [step_us](engine::BuildContext&) {
                                                       return Result<std::unique_ptr<engine::ComponentBody>>(
                                                           std::make_unique<NullBody>(step_us));
                                                     },
