@@ -2,6 +2,7 @@
 
 #include "inspect_parts.h"
 #include "inspect_text.h"
+#include "mstar/engine/sequence_rules.h"
 #include "mstar/weights/weight_map.h"
 
 namespace mstar::apps {
@@ -77,12 +78,18 @@ Json ports_json(const decl::Decl& decl) {
 
 Json resources_json(const decl::Decl& decl, const resource::PoolLimits& limits) {
   Json out = Json::array();
-  for (const decl::ResourceSpec& each : decl.resources())
-    out.push_back({{"name", decl::resource_name(each)},
-                   {"kind", resource_kind(each)},
-                   {"page_bytes", bytes_per_page(each)},
-                   {"request_bytes", bytes_per_request(each, limits)},
-                   {"total_bytes", resource::planned_bytes(each, limits)}});
+  for (std::uint16_t r = 0; r < decl.resources().size(); ++r) {
+    const decl::ResourceSpec& each = decl.resources()[r];
+    Json& added = out.emplace_back(Json{{"name", decl::resource_name(each)},
+                                        {"kind", resource_kind(each)},
+                                        {"page_bytes", bytes_per_page(each)},
+                                        {"request_bytes", bytes_per_request(each, limits)},
+                                        {"total_bytes", resource::planned_bytes(each, limits)}});
+    if (resource_kind(each) != "paged_kv") continue;
+    const auto rules = engine::sequence_rules(decl, decl::ResourceRef(r));
+    added["prefix_cache"] = rules.prefix_cache;
+    if (!rules.prefix_cache) added["why_no_prefix_cache"] = rules.why_not;
+  }
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "inspect_parts.h"
+#include "mstar/engine/sequence_rules.h"
 #include "mstar/weights/weight_map.h"
 
 namespace mstar::apps {
@@ -59,11 +60,19 @@ void add_resources(const decl::Decl& decl, const resource::PoolLimits& limits, s
   out += fmt::format("\nresources, for {} requests at once\n", limits.max_requests);
   std::vector<std::string> names;
   for (const decl::ResourceSpec& each : decl.resources()) names.push_back(decl::resource_name(each));
-  for (const decl::ResourceSpec& each : decl.resources()) {
+  for (std::uint16_t r = 0; r < decl.resources().size(); ++r) {
+    const decl::ResourceRef ref(r);
+    const decl::ResourceSpec& each = decl.at(ref);
     out += fmt::format("  {:<{}}  {}", decl::resource_name(each), widest(names), resource_kind(each));
-    if (const auto* kv = std::get_if<decl::PagedKv>(&each))
+    if (const auto* kv = std::get_if<decl::PagedKv>(&each)) {
       out += fmt::format(", {} a page of {} tokens, at most {} tokens a request", format_bytes(bytes_per_page(each)),
                          kv->page_tokens, kv->max_tokens_per_request);
+      const auto rules = engine::sequence_rules(decl, ref);
+      out += rules.prefix_cache ? ", prefix cache" : ", no prefix cache (" + rules.why_not + ")";
+      if (kv->pool_tokens > 0)
+        out +=
+            fmt::format(", {} tokens in all: {}", kv->pool_tokens, format_bytes(resource::planned_bytes(each, limits)));
+    }
     if (const std::size_t bytes = bytes_per_request(each, limits))
       out += fmt::format(", {} a request, {} in all", format_bytes(bytes),
                          format_bytes(resource::planned_bytes(each, limits)));

@@ -18,6 +18,7 @@ struct TextDecoderConfig {
   int dim = 0;
   int vocab = 0;
   int context_tokens = 0;      // prompt and answer together
+  bool prefix_cache = true;    // option prefix_cache: prompts that begin alike are computed once
   std::int64_t kv_tokens = 0;  // places of all requests together; 0: the worst case of as many as run at once
   bool tied = false;           // the head is the embedding table
   float norm_epsilon = 1e-6f;

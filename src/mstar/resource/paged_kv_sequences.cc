@@ -36,6 +36,7 @@ Result<OpenRow> PagedKvPool::open(const SequenceRow& row) {
   if (sequence->planned_tokens + missing + row.num_tokens > spec_.max_tokens_per_request)
     return invalid_request("the context of " + std::to_string(spec_.max_tokens_per_request) +
                            " tokens is full; send a shorter prompt or a smaller max_tokens");
+  if (limits_.on_demand && !request.promised && std::min(first_waiting_, first_unpromised_) < row.request) return out;
   const bool matches = index_ && !row.ahead && !sequence->opaque && sequence->num_in_flight == 0 &&
                        missing + row.num_tokens > 1 &&
                        sequence->committed_tokens == sequence->num_sealed * spec_.page_tokens;
@@ -117,7 +118,6 @@ void PagedKvPool::close(RequestId request) {
 Result<bool> PagedKvPool::promise(RequestId id, Request& request, const Sequence& sequence, const SequenceRow& row,
                                   std::span<const std::int32_t> found) {
   if (!limits_.on_demand || request.promised) return true;
-  if (std::min(first_waiting_, first_unpromised_) < id) return false;
   const int total = num_pages_ - 1;
   const std::int64_t most = spec_.max_tokens_per_request;
   const std::int64_t now = sequence.text_tokens() + row.num_tokens;

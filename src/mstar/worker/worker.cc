@@ -64,7 +64,10 @@ Status Worker::load() {
       resource::PoolLimits limits = model.limits;
       const auto& spec = declaration.at(component).device();
       limits.max_rows = std::min(limits.max_rows, spec.max_batch_rows);
-      if (spec.max_batch_tokens > 0) limits.max_tokens = spec.max_batch_tokens;
+      // Where inputs may come in parts, a smaller limit only makes more of them.
+      if (spec.max_batch_tokens > 0)
+        limits.max_tokens =
+            spec.chunked_prefill ? std::min(limits.max_tokens, spec.max_batch_tokens) : spec.max_batch_tokens;
       MSTAR_TRY_ASSIGN(auto engine, engine::Engine::create(declaration, component, {limits, buffers_, options_.pool},
                                                            models_[m].resources, weights, *options_.device));
       lane_of_[{m, component.value}] = lanes_.size();

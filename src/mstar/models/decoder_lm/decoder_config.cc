@@ -161,6 +161,7 @@ Result<DecoderConfig> DecoderConfig::read(const ModelSource& source) {
   out.decoder.keep_blocks = kept == "stored";
   MSTAR_TRY_ASSIGN(out.decoder.context_tokens, context_of(source, out.decoder.context_tokens));
   MSTAR_TRY_ASSIGN(out.decoder.kv_tokens, kv_tokens_of(source));
+  MSTAR_TRY_ASSIGN(out.decoder.prefix_cache, source.options.get_bool("prefix_cache", true));
   return out;
 }
 

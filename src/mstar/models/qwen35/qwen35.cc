@@ -16,6 +16,7 @@ Result<decl::Decl> declare_qwen35(const ModelSource& source) {
                                       .head_dim = c.attention.head_dim,
                                       .page_tokens = 16,
                                       .max_tokens_per_request = c.decoder.context_tokens,
+                                      .prefix_cache = c.decoder.prefix_cache,
                                       .pool_tokens = c.decoder.kv_tokens});
   const std::int64_t layers = c.num_delta_layers();
   if (layers > 0)

@@ -9,8 +9,8 @@ bool qwen35_recognises(const ModelSource& source);
 // With load_format dummy: from config.json alone, and without a tokenizer a dummy one too.
 Result<std::vector<weights::DummyWeight>> qwen35_dummy_weights(const ModelSource& source);
 // Options: load_format (auto, dummy), weights (stored, f32, f16, bf16, i8), context_tokens (default: the model's own,
-// 8192 at most), kv_tokens (places for keys and values of all requests together; default: the worst case), state (f32,
-// bf16: how the delta rule's state is kept).
+// 8192 at most), kv_tokens (places for keys and values of all requests together; default: the worst case),
+// prefix_cache (true; without effect beside a recurrent state), state (f32, bf16: how the delta rule's state is kept).
 Result<decl::Decl> declare_qwen35(const ModelSource& source);
 
 }  // namespace mstar::models

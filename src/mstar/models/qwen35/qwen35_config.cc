@@ -253,6 +253,7 @@ Result<Qwen35Config> Qwen35Config::read(const ModelSource& source) {
   MSTAR_TRY_ASSIGN(out.state, state_dtype(source));
   MSTAR_TRY_ASSIGN(out.decoder.context_tokens, context_of(source, out.decoder.context_tokens));
   MSTAR_TRY_ASSIGN(out.decoder.kv_tokens, kv_tokens_of(source));
+  MSTAR_TRY_ASSIGN(out.decoder.prefix_cache, source.options.get_bool("prefix_cache", true));
   return out;
 }
 
