@@ -1,6 +1,7 @@
 // mstar chat: a conversation in the terminal, or one turn a line of standard input.
 #include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <mutex>
@@ -77,7 +78,16 @@ bool answer(ChatSession& session, ChatBackend& backend, Interrupts& interrupts) 
   return true;
 }
 
-Result<int> chat(const ChatFlags& flags) {
+// The API's default of 1 makes small models ramble.
+ChatFlags with_defaults(ChatFlags flags) {
+  const bool given = std::any_of(flags.params.begin(), flags.params.end(),
+                                 [](const std::string& each) { return each.starts_with("temperature="); });
+  if (!given) flags.params.emplace_back("temperature=0.3");
+  return flags;
+}
+
+Result<int> chat(const ChatFlags& given) {
+  const ChatFlags flags = with_defaults(given);
   const bool on_terminal = ::isatty(STDIN_FILENO) == 1;
   Interrupts interrupts(on_terminal);
   const SignalWatch signals([&](int signal, int) { interrupts.on_signal(signal); });
@@ -108,8 +118,9 @@ void add_chat_flags(CLI::App& command, ChatFlags& flags) {
   command.add_option("--url", flags.url, "a server of OpenAI's chats to talk to, such as http://127.0.0.1:8000");
   command.add_option("--api-key", flags.api_key, "sent to the server as a bearer token")->envname("OPENAI_API_KEY");
   command.add_option("--system", flags.system, "the system message: how the model is to behave");
-  command.add_option("--param", flags.params,
-                     "request fields as NAME=VALUE, such as temperature=0.2; may be given again");
+  command.add_option(
+      "--param", flags.params,
+      "request fields as NAME=VALUE, such as top_p=0.9; may be given again (temperature: 0.3 by default)");
   add_model_flags(command, flags.model);
 }
 
