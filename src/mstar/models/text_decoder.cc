@@ -1,5 +1,8 @@
 #include "mstar/models/text_decoder.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #include "mstar/models/text_decoder_body.h"
 #include "mstar/models/text_surface.h"
 
@@ -66,12 +69,14 @@ void add_text_decoder(Decl& d, std::shared_ptr<const TextDecoderConfig> config, 
       Loop{.name = "decode", .body = {Run{backbone, {r.token}, out}}, .stop = stop, .at_most = c.context_tokens});
   d.partition({.walks = {w.prefill, w.decode},
                .plan = [w, r](const RequestParams&) { return std::make_unique<TextPlan>(w, r.token); }});
-  add_text_surfaces(d, std::make_shared<const TextModel>(TextModel{.text = c.text,
-                                                                   .context_tokens = c.context_tokens,
-                                                                   .vocab = c.vocab,
-                                                                   .prompt = r.prompt,
-                                                                   .token = r.token,
-                                                                   .logprobs = r.logprobs}));
+  // What could not run alone in the pool is refused like what is longer than the context.
+  const std::int64_t room = c.kv_tokens > 0 ? std::min<std::int64_t>(c.context_tokens, c.kv_tokens) : c.context_tokens;
+  add_text_surfaces(d, TextModel{.text = c.text,
+                                 .context_tokens = static_cast<int>(room),
+                                 .vocab = c.vocab,
+                                 .prompt = r.prompt,
+                                 .token = r.token,
+                                 .logprobs = r.logprobs});
 }
 
 }  // namespace mstar::models

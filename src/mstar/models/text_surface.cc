@@ -15,6 +15,8 @@ using namespace decl;
 
 constexpr std::size_t kMaxStopStrings = 16, kMaxStopBytes = 4096;
 constexpr std::int64_t kMaxLogprobs = 20;
+constexpr std::size_t kMaxSaltBytes = 256;
+constexpr double kLeastTemperature = 1e-6;  // below it a draw is the likeliest token, and numbers overflow
 
 Error bad_field(const char* field, const std::string& message) {
   return invalid_request(std::string("'") + field + "' " + message).with_field(field);
@@ -112,16 +114,26 @@ nlohmann::ordered_json guarded(const Tokenizer& tokenizer, const nlohmann::order
   return value;
 }
 
-Result<jinja::Value> user_json(const Tokenizer& tokenizer, const std::string& json) {
-  if (auto read = jinja::Value::parse_json(json); !read) return std::move(read.error());  // limits the depth
+Result<jinja::Value> user_json(const Tokenizer& tokenizer, const std::string& json, const char* field) {
+  // Limits the depth of what follows.
+  if (auto read = jinja::Value::parse_json(json); !read) return std::move(read.error()).with_field(field);
   auto parsed = nlohmann::ordered_json::parse(json, nullptr, false);
-  if (parsed.is_discarded()) return invalid_request("malformed JSON");
+  if (parsed.is_discarded()) return bad_field(field, "is malformed JSON");
   return jinja::Value::parse_json(guarded(tokenizer, parsed).dump());
+}
+
+// Refuses what can't fit before it is encoded: no token stands for more than max_token_bytes.
+Status check_length(const TextModel& model, std::string_view text, const char* field) {
+  const std::size_t most = static_cast<std::size_t>(model.context_tokens) * model.max_token_bytes;
+  if (text.size() <= most) return ok_status();
+  return bad_field(field, "has " + std::to_string(text.size()) + " bytes, which are more tokens than the context of " +
+                              std::to_string(model.context_tokens));
 }
 
 Result<std::vector<std::int32_t>> prompt_of(const TextModel& model, const ApiRequest& request) {
   if (request.route == Route::chat_completions) return encode_chat(model, request);
   if (request.fields.has("prompt_ids")) return ids_of(request.fields, "prompt_ids", "prompt", model.vocab);
+  MSTAR_TRY(check_length(model, request.text, request.route == Route::completions ? "prompt" : "text"));
   MSTAR_TRY_ASSIGN(const bool parse_special, request.fields.get_bool("parse_special", false));
   MSTAR_TRY_ASSIGN(const bool add_special, request.fields.get_bool("add_special_tokens", true));
   return model.text.tokenizer->encode(request.text, {.add_special = add_special, .parse_special = parse_special});
@@ -147,6 +159,7 @@ Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
   constexpr std::int64_t kCompletionTokens = 16;  // OpenAI's default there
   if (max_tokens < 0) max_tokens = request.route == Route::completions ? std::min(room, kCompletionTokens) : room;
   MSTAR_TRY_ASSIGN(out.params.cache_salt, request.fields.get_string("cache_salt", ""));
+  if (out.params.cache_salt.size() > kMaxSaltBytes) return bad_field("cache_salt", "is longer than 256 bytes");
   out.params.fields = request.fields;
   out.params.output_modalities = {Modality::text};
   out.inputs[model.prompt] = {HostValue::i32(ids)};
@@ -175,6 +188,7 @@ TextCodec text_codec(const std::shared_ptr<const TextModel>& model) {
 Result<SamplingParams> read_sampling(const Params& fields, int vocab) {
   SamplingParams out;
   MSTAR_TRY_ASSIGN(out.temperature, number_in(fields, "temperature", 1.0, 0, 2));
+  if (out.temperature < kLeastTemperature) out.temperature = 0;
   MSTAR_TRY_ASSIGN(const std::int64_t top_k, integer_in(fields, "top_k", 0, -1, 1 << 30));
   out.top_k = static_cast<int>(std::clamp<std::int64_t>(top_k, 0, vocab));
   MSTAR_TRY_ASSIGN(out.top_p, number_in(fields, "top_p", 1.0, 0, 1));
@@ -205,10 +219,10 @@ Result<SamplingParams> read_sampling(const Params& fields, int vocab) {
 
 Result<std::vector<std::int32_t>> encode_chat(const TextModel& model, const ApiRequest& request) {
   TemplateVariables variables;
-  MSTAR_TRY_ASSIGN(jinja::Value messages, user_json(*model.text.tokenizer, request.messages_json));
+  MSTAR_TRY_ASSIGN(jinja::Value messages, user_json(*model.text.tokenizer, request.messages_json, "messages"));
   variables.set("messages", std::move(messages));
   if (!request.tools_json.empty()) {
-    MSTAR_TRY_ASSIGN(jinja::Value tools, user_json(*model.text.tokenizer, request.tools_json));
+    MSTAR_TRY_ASSIGN(jinja::Value tools, user_json(*model.text.tokenizer, request.tools_json, "tools"));
     variables.set("tools", std::move(tools));
   }
   MSTAR_TRY_ASSIGN(const bool adds_prompt, request.fields.get_bool("add_generation_prompt", true));
@@ -223,11 +237,18 @@ Result<std::vector<std::int32_t>> encode_chat(const TextModel& model, const ApiR
   std::tm now{};
   localtime_r(&seconds, &now);
   auto rendered = model.text.chat_template->render(variables, now);
-  if (!rendered) return std::move(rendered.error()).with_field("messages");
+  // Whatever the template fails at, other messages would not fail there.
+  if (!rendered) return bad_field("messages", "do not fit the model's chat template: " + rendered.error().message);
+  MSTAR_TRY(check_length(model, *rendered, "messages"));
   return model.text.tokenizer->encode(*rendered, {.parse_special = true, .guarded = true});
 }
 
-void add_text_surfaces(Decl& d, std::shared_ptr<const TextModel> model) {
+void add_text_surfaces(Decl& d, TextModel given) {
+  given.max_token_bytes = 3;  // U+FFFD for a byte
+  for (std::int32_t id = 0; id < given.text.tokenizer->vocab_size(); ++id)
+    given.max_token_bytes = std::max({given.max_token_bytes, given.text.tokenizer->token_bytes(id).size(),
+                                      given.text.tokenizer->id_to_token(id).size()});
+  const auto model = std::make_shared<const TextModel>(std::move(given));
   d.text_codec(text_codec(model));
   std::vector<Route> routes = {Route::generate, Route::completions};
   if (model->text.chat_template) routes.push_back(Route::chat_completions);

@@ -16,8 +16,9 @@ struct TextModel {
   CheckpointText text;     // a null chat_template: no chat
   int context_tokens = 0;  // prompt and answer together
   int vocab = 0;
-  decl::PortRef prompt;  // i32 [n], from the request
-  decl::PortRef token;   // i32 [1], to the client
+  std::size_t max_token_bytes = 0;  // of the longest token; add_text_surfaces fills it in
+  decl::PortRef prompt;             // i32 [n], from the request
+  decl::PortRef token;              // i32 [1], to the client
   // f32 [1 + n, 2], to the client: (id, log-probability) of the drawn token and of the n likeliest.
   decl::PortRef logprobs;
 };
@@ -32,7 +33,7 @@ struct TextModel {
 // prompt are read as such; not by default), add_special_tokens (completions; by default the tokenizer's own come before
 // the prompt), add_generation_prompt and enable_thinking (chats). A value out of range is an invalid_request with the
 // field's name; a prompt that leaves no room for one token too, with field "messages" or "prompt".
-void add_text_surfaces(decl::Decl& d, std::shared_ptr<const TextModel> model);
+void add_text_surfaces(decl::Decl& d, TextModel model);
 
 // The sampling parameters of a request; shared by all its surfaces.
 Result<decl::SamplingParams> read_sampling(const Params& fields, int vocab);

@@ -48,7 +48,7 @@ std::shared_ptr<const TextModel> text_model() {
     EXPECT_TRUE(read) << read.error().message;
     out->text.tokenizer = std::make_shared<const Tokenizer>(std::move(*read));
     auto compiled = ChatTemplate::compile(
-        "{% for m in messages %}<|start|>{{ m.role }} {{ m.content }}<|end|>{% endfor %}"
+        "{% for m in messages %}<|start|>{{ m.role + ' ' + m.content }}<|end|>{% endfor %}"
         "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
         "{% if add_generation_prompt %}<|start|>{% endif %}");
     EXPECT_TRUE(compiled) << compiled.error().message;
@@ -70,7 +70,7 @@ std::int32_t id(const char* token) { return text_model()->text.tokenizer->token_
 Result<decl::Intake> take(ApiRequest request) {
   static const decl::Decl d = [] {
     decl::Decl out("text");
-    add_text_surfaces(out, text_model());
+    add_text_surfaces(out, *text_model());
     return out;
   }();
   for (const decl::Surface& surface : d.surfaces())
@@ -148,6 +148,30 @@ struct BadField {
   ParamValue value;
 };
 
+TEST(TextSurface, RefusesWhatCanNotFitBeforeItIsEncoded) {
+  const auto intake = take(completion(std::string(100000, 'a')));
+  ASSERT_FALSE(intake);
+  EXPECT_EQ(intake.error().field, "prompt");
+  EXPECT_THAT(intake.error().message, HasSubstr("100000 bytes"));
+  const auto messages = take(chat({{{"role", "user"}, {"content", std::string(100000, 'a')}}}));
+  ASSERT_FALSE(messages);
+  EXPECT_EQ(messages.error().field, "messages");
+}
+
+// A null content, as beside tool calls, is no string to this template.
+TEST(TextSurface, MessagesThatTheTemplateFailsAtAreTheClientsFault) {
+  const auto intake = take(chat({{{"role", "user"}, {"content", nullptr}, {"tool_calls", json::array()}}}));
+  ASSERT_FALSE(intake);
+  EXPECT_EQ(intake.error().code, Code::invalid_request);
+  EXPECT_EQ(intake.error().field, "messages");
+}
+
+TEST(TextSurface, ATemperatureNextToNothingIsNone) {
+  Params fields;
+  fields.set("temperature", 1e-39);
+  EXPECT_EQ(take(completion("a", fields))->params.sampling.temperature, 0);
+}
+
 TEST(TextSurface, NamesTheFieldThatIsWrong) {
   const BadField cases[] = {{"temperature", -0.1},
                             {"temperature", std::nan("")},
@@ -165,6 +189,7 @@ TEST(TextSurface, NamesTheFieldThatIsWrong) {
                             {"stop", std::vector<std::string>{""}},
                             {"stop_token_ids", std::vector<double>{1e9}},
                             {"stop_token_ids", std::vector<double>{0.5}},
+                            {"cache_salt", std::string(257, 'a')},
                             {"prompt_ids", std::vector<double>{-1}}};
   for (const BadField& each : cases) {
     Params fields;
@@ -240,7 +265,7 @@ TEST(TextEmitter, TellsOneLogProbabilityEntryOfEachToken) {
 
 TEST(TextSurface, CodecIsWhatTheIntakeDoes) {
   decl::Decl d("codec");
-  add_text_surfaces(d, text_model());
+  add_text_surfaces(d, *text_model());
   ASSERT_TRUE(d.text_codec());
   const decl::TextCodec& codec = *d.text_codec();
   EXPECT_EQ(codec.context_tokens, kContext);

@@ -89,6 +89,8 @@ TEST_F(ChatFaults, WrongFieldsAreNamed) {
       {R"("guided_json":{"type":"object"})", "guided_json"},
       {R"("model":5)", "model"},
       {R"("model":"")", "model"},
+      {"\"model\":\"" + std::string(257, 'm') + "\"", "model"},
+      {"\"cache_salt\":\"" + std::string(257, 's') + "\"", "cache_salt"},
       {R"("messages":[])", "messages"},
       {R"("messages":{})", "messages"},
       {R"("messages":null)", "messages"},
@@ -132,6 +134,9 @@ TEST_F(ChatFaults, WrongMessagesAreNamed) {
        "tool_calls[0].function.name'"},
       {R"({"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":5}}]})",
        "tool_calls[0].function.arguments'"},
+      {R"({"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":")" +
+           std::string(1 << 21, ' ') + "\"}}]}",
+       "1 MiB"},
       {"{\"role\":\"user\",\"content\":\"\xC0\x80\"}", "'messages'"},
       {R"({"role":"user","content":"\ud800"})", "'messages'"},
   };

@@ -216,11 +216,34 @@ Status check_tool(const OrderedJson& tool, std::size_t index) {
 
 }  // namespace
 
+namespace {
+
+// Each text of arguments becomes a tree of its own, beside what the body's bounds count.
+constexpr std::size_t kMaxArgumentBytes = std::size_t{1} << 20;
+
+std::size_t argument_bytes(const OrderedJson& message) {
+  std::size_t out = 0;
+  const OrderedJson* const calls = find_member(message, "tool_calls");
+  if (!calls || !calls->is_array()) return out;
+  for (const OrderedJson& call : *calls) {
+    const OrderedJson* const function = find_member(call, "function");
+    const OrderedJson* const arguments = function ? find_member(*function, "arguments") : nullptr;
+    if (arguments && arguments->is_string()) out += arguments->get_ref<const std::string&>().size();
+  }
+  return out;
+}
+
+}  // namespace
+
 Status read_messages(const OrderedJson& body, decl::ApiRequest& request) {
   const OrderedJson* const messages = find_member(body, "messages");
   if (!messages) return bad_field("messages", "is missing");
   if (!messages->is_array()) return bad_field("messages", "must be a list");
   if (messages->empty()) return bad_field("messages", "is empty");
+  std::size_t num_argument_bytes = 0;
+  for (const OrderedJson& each : *messages) num_argument_bytes += argument_bytes(each);
+  if (num_argument_bytes > kMaxArgumentBytes)
+    return bad_field("messages", "has more than 1 MiB of tool calls' arguments");
   OrderedJson out = OrderedJson::array();
   for (std::size_t i = 0; i < messages->size(); ++i) {
     MSTAR_TRY_ASSIGN(JsonBody message, MessageReader((*messages)[i], i, request.media).read());

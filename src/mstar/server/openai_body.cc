@@ -11,6 +11,8 @@
 namespace mstar::server {
 namespace {
 
+constexpr std::size_t kMaxNameBytes = 256;
+
 constexpr std::size_t kMaxStopStrings = 16, kMaxStopBytes = 4096, kMaxStopIds = 1024;
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
 constexpr std::int64_t kMinInt = std::numeric_limits<std::int64_t>::min();
@@ -204,6 +206,8 @@ Result<std::string> string_member(const OrderedJson& object, std::string_view na
 Result<std::string> read_model(const OrderedJson& body) {
   MSTAR_TRY_ASSIGN(std::string model, string_member(body, "model", ""));
   if (model.empty()) return bad_field("model", "is missing");
+  // Answers repeat it in every event of every choice.
+  if (model.size() > kMaxNameBytes) return bad_field("model", "is longer than any model's name");
   return model;
 }
 
@@ -242,6 +246,7 @@ Status read_sampling_fields(const OrderedJson& body, Params& fields) {
   MSTAR_TRY_ASSIGN(const bool parse_special, bool_member(body, "parse_special", false));
   if (parse_special) fields.set("parse_special", true);
   MSTAR_TRY_ASSIGN(const std::string salt, string_member(body, "cache_salt", ""));
+  if (salt.size() > kMaxNameBytes) return bad_field("cache_salt", "is longer than 256 bytes");
   if (!salt.empty()) fields.set("cache_salt", salt);
   MSTAR_TRY(read_stop(body, fields));
   MSTAR_TRY(read_stop_ids(body, fields));

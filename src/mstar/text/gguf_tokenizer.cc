@@ -42,17 +42,20 @@ struct WordSplit {
   std::string_view names;  // of tokenizer.ggml.pre, each between spaces
   std::string_view patterns[5];
   bool ignore_merges = false;
+  bool add_bos = false;  // where the file does not say
 };
 
 constexpr WordSplit kSplits[] = {
     {" default gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert olmo mpt ",
      {kGpt2}},
     {" smollm starcoder refact command-r codeshell exaone minerva-7b ", {kOneDigit, kGpt2}},
-    {" llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral dbrx smaug-bpe glm4 chatglm-bpe ", {kLlama3}, true},
+    {" llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral ", {kLlama3}, true, true},
+    {" glm4 ", {kLlama3}, true},
+    {" dbrx smaug-bpe chatglm-bpe ", {kLlama3}},
     {" qwen2 deepseek-r1-qwen megrez stablelm2 hunyuan ", {kQwen2}},
     {" qwen35 ", {kQwen35}},
     {" gpt-4o llama4 o200k ", {kO200k}},
-    {" tekken ", {kTekken}, true},
+    {" tekken ", {kTekken}, true, true},
     {" deepseek-v3 ", {kThreeDigits, kEastAsian, kDeepSeekWords}},
     {" deepseek-coder ", {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kDeepSeekCoderEast, kOneDigit}},
 };
@@ -146,7 +149,7 @@ Result<TokenizerSpec> byte_level(const GgufTokenizer& metadata) {
   spec.pre_tokenizer.push_back(bytes);
   spec.decoder.kind = DecoderSpec::Kind::byte_level;
   if (name == " qwen2 " || name == " qwen35 ") spec.normalizer.push_back({NormalStepSpec::Kind::nfc});
-  add_ends(metadata, false, false, spec);
+  add_ends(metadata, split->add_bos, false, spec);
   return spec;
 }
 

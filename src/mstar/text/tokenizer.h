@@ -46,7 +46,7 @@ struct GgufTokenizer {
   std::vector<float> scores;              // llama, t5
   std::vector<std::int32_t> token_types;  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; or empty
   std::optional<std::int32_t> bos_id, eos_id, unknown_id;
-  // Unset: as the kind of model has it.
+  // Unset: as the kind of model has it; of gpt2, as llama.cpp has it for `pre`.
   std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_spaces;
   std::string char_map;  // precompiled_charsmap
 };

@@ -9,11 +9,11 @@ using decl::PartitionRef;
 
 namespace {
 
-// Whether a sampled value holds a stop id of the rule or of the request.
+// Whether a sampled value holds a stop id of the rule, unless those are ignored, or of the request.
 bool holds_stop_id(const Values& values, const decl::TokenStop& rule, const decl::SamplingParams& sampling) {
-  if (values.empty() || sampling.ignore_eos) return false;
+  if (values.empty()) return false;
   for (const std::int32_t token : values.back().host.as<std::int32_t>()) {
-    if (std::find(rule.ids.begin(), rule.ids.end(), token) != rule.ids.end()) return true;
+    if (!sampling.ignore_eos && std::find(rule.ids.begin(), rule.ids.end(), token) != rule.ids.end()) return true;
     if (std::find(sampling.stop_ids.begin(), sampling.stop_ids.end(), token) != sampling.stop_ids.end()) return true;
   }
   return false;

@@ -85,6 +85,8 @@ Result<DecoderConfig> read_hf(const ModelSource& source) {
   MSTAR_TRY_ASSIGN(const std::string activation, numbers.text("hidden_act", "silu"));
   if (activation != "silu") return bad_model("config.json: 'hidden_act' must be silu");
   MSTAR_TRY_ASSIGN(out.decoder.storage, storage_of(source, *source.checkpoint->find("model.embed_tokens.weight")));
+  if (const auto window = config.find("use_sliding_window"); window != config.end() && *window == true)
+    return bad_model("config.json: 'use_sliding_window' is not supported");
   MSTAR_TRY(read_rope(out, config));
   MSTAR_TRY_ASSIGN(out.decoder.text, hf_text_of(source, config, out.decoder.vocab));
   return out;
@@ -104,6 +106,17 @@ Status divide_by_factors(std::vector<float>& frequencies, const weights::Checkpo
     if (!(factor > 0)) return bad_model("'rope_freqs.weight' holds a number that is not above 0");
     frequencies[i] /= factor;
   }
+  return ok_status();
+}
+
+Status scale_gguf(std::vector<float>& frequencies, const weights::Metadata& metadata, const std::string& architecture) {
+  const std::string key = architecture + ".rope.scaling.";
+  if (!metadata.find(key + "type")) return ok_status();
+  MSTAR_TRY_ASSIGN(const std::string_view type, metadata.string(key + "type"));
+  if (type == "none") return ok_status();
+  if (type != "linear") return bad_model("metadata '" + key + "type': '" + std::string(type) + "' is not supported");
+  MSTAR_TRY_ASSIGN(const double factor, GgufNumbers(metadata, key).number("factor", 1.0));
+  for (float& each : frequencies) each = static_cast<float>(each / factor);
   return ok_status();
 }
 
@@ -133,6 +146,7 @@ Result<DecoderConfig> read_gguf(const ModelSource& source) {
   MSTAR_TRY_ASSIGN(const double theta, numbers.number("rope.freq_base", 10000.0));
   MSTAR_TRY_ASSIGN(const int rotary, numbers.integer("rope.dimension_count", 2, d.head_dim, d.head_dim));
   out.frequencies = nn::inverse_frequencies(rotary, theta);
+  MSTAR_TRY(scale_gguf(out.frequencies, metadata, out.decoder.architecture));
   MSTAR_TRY(divide_by_factors(out.frequencies, checkpoint));
   MSTAR_TRY_ASSIGN(out.decoder.storage, storage_of(source, *checkpoint.find("token_embd.weight")));
   MSTAR_TRY_ASSIGN(out.decoder.text, read_gguf_text(metadata));

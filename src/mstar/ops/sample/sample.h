@@ -19,7 +19,7 @@ struct TokenBias {
   float value = 0;
 };
 
-// What one row wants. The order: repetition penalty, biases, masks, tail preference, temperature, top_k, top_p, min_p,
+// What one row wants. The order: repetition penalty, biases, masks, tail preference, temperature, min_p, top_k, top_p,
 // draw.
 struct SampleRow {
   std::span<const std::int32_t> suppress = {};       // ids set to -inf; ids outside the vocabulary are skipped
