@@ -35,7 +35,7 @@ std::string commands(const Startup& s) {
       out += call + "\n" + call + " -F response_format=srt\n";
     } else if (serves(model, decl::Route::chat_completions)) {
       out += json_call(s.url + "/v1/chat/completions", model.name,
-                       R"("messages": [{"role": "user", "content": "Name three rivers."}]})");
+                       R"("messages": [{"role": "user", "content": "What is photosynthesis?"}]})");
     } else if (serves(model, decl::Route::completions)) {
       out += json_call(s.url + "/v1/completions", model.name, R"("prompt": "Once upon a time"})");
     } else {
