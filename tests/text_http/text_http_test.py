@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -101,6 +102,13 @@ class Text(Case):
         """As llama.cpp goes on with the same file."""
         answer = self.ask(COMPLETIONS, {"model": NAME, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 8})
         self.assertTrue(text_of(answer).startswith(" Paris."), answer)
+
+    def test_greedy_answers_as_llama_cpp(self):
+        """20 prompts of up to 128 tokens, every token but at near-ties: see the tool."""
+        tool = pathlib.Path(__file__).resolve().parents[2] / "tools/golden/compare_greedy.py"
+        ran = subprocess.run([sys.executable, tool, "--url", self.server.url, "--together"], capture_output=True, text=True, timeout=2 * WAIT_S)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        self.assertIn(" 0 faults", ran.stdout)
 
     def test_the_same_bytes_alone_in_company_and_from_the_cache(self):
         for fields in ({}, {"temperature": 0.8, "seed": 7, "top_p": 0.9, "frequency_penalty": 0.5}):
