@@ -79,6 +79,15 @@ Result<Shape> embedding_shape(const weights::Checkpoint& checkpoint, const std::
   return weight->shape;
 }
 
+Result<double> gguf_rope_stretch(const weights::Metadata& metadata, const std::string& architecture) {
+  const std::string key = architecture + ".rope.scaling.";
+  if (!metadata.find(key + "type")) return 1.0;
+  MSTAR_TRY_ASSIGN(const std::string_view type, metadata.string(key + "type"));
+  if (type == "none") return 1.0;
+  if (type == "linear") return GgufNumbers(metadata, key).number("factor", 1.0);
+  return bad_model("metadata '" + key + "type': '" + std::string(type) + "' is not supported");
+}
+
 Result<CheckpointText> hf_text_of(const ModelSource& source, const nlohmann::json& config, int vocab) {
   MSTAR_TRY_ASSIGN(const std::string format, source.options.get_string("load_format", "auto"));
   std::error_code ignored;

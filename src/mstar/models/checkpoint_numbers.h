@@ -66,6 +66,10 @@ Result<std::int64_t> kv_tokens_of(const ModelSource& source);
 // [vocabulary, dim] of the named weight. bad_model.
 Result<Shape> embedding_shape(const weights::Checkpoint& checkpoint, const std::string& name);
 
+// What a GGUF file's rope.scaling.* divides all rotary frequencies by: 1 without one, the factor of a linear one.
+// bad_model for another kind.
+Result<double> gguf_rope_stretch(const weights::Metadata& metadata, const std::string& architecture);
+
 // read_hf_text of the directory; with load_format dummy, where it has no tokenizer, dummy_text.
 Result<CheckpointText> hf_text_of(const ModelSource& source, const nlohmann::json& config, int vocab);
 

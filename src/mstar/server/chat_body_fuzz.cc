@@ -11,25 +11,12 @@
 #include "mstar/server/completions_api.h"
 #include "mstar/server/endpoints.h"
 #include "mstar/server/json_text.h"
+#include "mstar/server/no_runtime_fuzz.h"
 
 namespace {
 
 using namespace mstar;
 using namespace mstar::server;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-class NoRuntime final : public Frontend {
- public:
-  Result<RequestId> submit(decl::ApiRequest, std::shared_ptr<EventSink>) override { return unavailable("no runtime"); }
-  void abort(RequestId) override {}
-  Status push(RequestId, std::string_view, const HostValue&, bool) override { return unavailable("no runtime"); }
-  std::vector<ServedModel> models() const override { return {}; }
-  RuntimeState state() const override { return {}; }
-  std::string metrics_text() const override { return {}; }
-};
 
 // Each event of a stream is one line of JSON, or the end.
 void check_stream(std::string_view bytes) {

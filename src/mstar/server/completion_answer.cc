@@ -67,4 +67,13 @@ void UsageSum::append_to(std::string& out) const {
   out += '}';
 }
 
+void append_stream_end(std::string_view base, const UsageSum* usage, std::string& out) {
+  if (usage) {
+    out.append(base).append("],\"usage\":");
+    usage->append_to(out);
+    out += "}\n\n";
+  }
+  out += "data: [DONE]\n\n";
+}
+
 }  // namespace mstar::server

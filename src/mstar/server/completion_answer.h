@@ -48,6 +48,8 @@ class UsageSum {
   std::int64_t cached_tokens_ = -1;  // none of the models counts them
 };
 
-inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
+// The end of a stream of choices: an event without choices that tells the usage, unless that is null, and [DONE].
+// `base` is an event up to the items of "choices".
+void append_stream_end(std::string_view base, const UsageSum* usage, std::string& out);
 
 }  // namespace mstar::server

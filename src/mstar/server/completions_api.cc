@@ -121,12 +121,7 @@ class StreamedCompletion final : public AnswerWriter {
     out.append(choices_[choice].head).append("\",\"logprobs\":null,\"finish_reason\":\"");
     out.append(finish_name(finished.finish)).append("\"}").append(close_);
     if (--num_open_ > 0) return ok_status();
-    if (include_usage_) {
-      out.append(base_).append("],\"usage\":");
-      usage_.append_to(out);
-      out += "}\n\n";
-    }
-    out += kSseDone;
+    append_stream_end(base_, include_usage_ ? &usage_ : nullptr, out);
     return ok_status();
   }
 

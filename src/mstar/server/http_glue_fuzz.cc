@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "mstar/server/endpoints.h"
+#include "mstar/server/no_runtime_fuzz.h"
 #include "mstar/server/request_reader.h"
 #include "mstar/server/response_head.h"
 
@@ -16,22 +17,6 @@ namespace {
 
 using namespace mstar;
 using namespace mstar::server;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-class NoRuntime final : public Frontend {
- public:
-  Result<RequestId> submit(decl::ApiRequest, std::shared_ptr<EventSink>) override { return unavailable("no runtime"); }
-  void abort(RequestId) override {}
-  Status push(RequestId, std::string_view, const HostValue&, bool) override { return unavailable("no runtime"); }
-  std::vector<ServedModel> models() const override {
-    return {{"m", {"alias"}, {decl::Route::generate, decl::Route::completions}, 1}};
-  }
-  RuntimeState state() const override { return {}; }
-  std::string metrics_text() const override { return {}; }
-};
 
 std::string without_times(std::string answer) {
   constexpr std::string_view kName = "\"created\":";

@@ -92,7 +92,6 @@ Result<WeightMap> WeightMap::create(std::shared_ptr<const Checkpoint> checkpoint
   WeightMap map(std::move(checkpoint));
   map.rules_.assign(rules.begin(), rules.end());
   MSTAR_TRY(map.check_rules());
-  if (!map.checkpoint_) return map;
   if (!map.checkpoint_) return map;  // a model without weights
   for (const StoredWeight& weight : map.checkpoint_->weights())
     if (!weight.is_divisor) MSTAR_TRY(map.place(weight.name, weight, false));

@@ -109,17 +109,6 @@ Status divide_by_factors(std::vector<float>& frequencies, const weights::Checkpo
   return ok_status();
 }
 
-Status scale_gguf(std::vector<float>& frequencies, const weights::Metadata& metadata, const std::string& architecture) {
-  const std::string key = architecture + ".rope.scaling.";
-  if (!metadata.find(key + "type")) return ok_status();
-  MSTAR_TRY_ASSIGN(const std::string_view type, metadata.string(key + "type"));
-  if (type == "none") return ok_status();
-  if (type != "linear") return bad_model("metadata '" + key + "type': '" + std::string(type) + "' is not supported");
-  MSTAR_TRY_ASSIGN(const double factor, GgufNumbers(metadata, key).number("factor", 1.0));
-  for (float& each : frequencies) each = static_cast<float>(each / factor);
-  return ok_status();
-}
-
 Result<DecoderConfig> read_gguf(const ModelSource& source) {
   DecoderConfig out;
   const weights::Checkpoint& checkpoint = *source.checkpoint;
@@ -145,8 +134,9 @@ Result<DecoderConfig> read_gguf(const ModelSource& source) {
   out.interleaved_rope = out.decoder.architecture == "llama";
   MSTAR_TRY_ASSIGN(const double theta, numbers.number("rope.freq_base", 10000.0));
   MSTAR_TRY_ASSIGN(const int rotary, numbers.integer("rope.dimension_count", 2, d.head_dim, d.head_dim));
+  MSTAR_TRY_ASSIGN(const double stretch, gguf_rope_stretch(metadata, out.decoder.architecture));
   out.frequencies = nn::inverse_frequencies(rotary, theta);
-  MSTAR_TRY(scale_gguf(out.frequencies, metadata, out.decoder.architecture));
+  for (float& each : out.frequencies) each = static_cast<float>(each / stretch);
   MSTAR_TRY(divide_by_factors(out.frequencies, checkpoint));
   MSTAR_TRY_ASSIGN(out.decoder.storage, storage_of(source, *checkpoint.find("token_embd.weight")));
   MSTAR_TRY_ASSIGN(out.decoder.text, read_gguf_text(metadata));

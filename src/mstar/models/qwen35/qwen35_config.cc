@@ -157,6 +157,8 @@ Result<Qwen35Config> read_gguf(const ModelSource& source) {
   MSTAR_TRY_ASSIGN(const int further, numbers.integer("nextn_predict_layers", 0, blocks - 1, 0));
   for (int i = 0; i < blocks - further; ++i)
     out.full_attention.push_back(checkpoint.find("blk." + std::to_string(i) + ".attn_q.weight") != nullptr);
+  MSTAR_TRY_ASSIGN(const double stretch, gguf_rope_stretch(checkpoint.metadata(), out.decoder.architecture));
+  if (stretch != 1.0) return bad_model("the GGUF file's rope scaling is not supported here");
   MSTAR_TRY_ASSIGN(const double theta, numbers.number("rope.freq_base", 10000.0));
   MSTAR_TRY_ASSIGN(const int rotary, numbers.integer("rope.dimension_count", 2, a.head_dim));
   MSTAR_TRY(read_rotary(out, theta, rotary));

@@ -1,23 +1,13 @@
 #include "mstar/models/whisper/whisper_config.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "mstar/models/checkpoint_text.h"
 
 namespace mstar::models {
 namespace {
 
 using nlohmann::json;
-
-Result<json> read_json(const std::filesystem::path& path, bool required) {
-  std::ifstream file(path);
-  if (!file) {
-    if (required) return bad_model("'" + path.string() + "' is missing");
-    return json::object();
-  }
-  json parsed = json::parse(file, nullptr, false);
-  if (!parsed.is_object()) return bad_model("'" + path.string() + "' is no JSON object");
-  return parsed;
-}
 
 std::vector<std::int32_t> id_list(const json& object, const char* key) {
   std::vector<std::int32_t> out;
@@ -95,8 +85,8 @@ Result<WhisperConfig> WhisperConfig::read(const ModelSource& source) {
   out.ffn_dim = static_cast<int>(ffn[0]);
   out.encoder_layers = count_layers(checkpoint, names.encoder_layer, names.probe);
   out.decoder_layers = count_layers(checkpoint, names.decoder_layer, names.probe);
-  MSTAR_TRY_ASSIGN(const json config, read_json(source.directory / "config.json", true));
-  MSTAR_TRY_ASSIGN(const json generation, read_json(source.directory / "generation_config.json", false));
+  MSTAR_TRY_ASSIGN(const json config, read_json_file(source.directory / "config.json", true));
+  MSTAR_TRY_ASSIGN(const json generation, read_json_file(source.directory / "generation_config.json", false));
   if (const auto stored = checkpoint.integer("encoder/num_heads")) {
     out.heads = static_cast<int>(*stored);
   } else {
