@@ -39,10 +39,10 @@ TEST_P(LosslessFormat, SamplesWithinQuantum) {
 INSTANTIATE_TEST_SUITE_P(Media, LosslessFormat,
                          testing::Values(FormatCase{"wav_u8", SF_FORMAT_WAV | SF_FORMAT_PCM_U8, 1.01 / 128},
                                          FormatCase{"wav_16", SF_FORMAT_WAV | SF_FORMAT_PCM_16, 1.01 / 32768},
-                                         FormatCase{"wav_24", SF_FORMAT_WAV | SF_FORMAT_PCM_24, 1.01 / 8388608},
-                                         FormatCase{"wav_32", SF_FORMAT_WAV | SF_FORMAT_PCM_32, 1e-7},
-                                         FormatCase{"wav_float", SF_FORMAT_WAV | SF_FORMAT_FLOAT, 0},
-                                         FormatCase{"wav_double", SF_FORMAT_WAV | SF_FORMAT_DOUBLE, 0},
+                                         FormatCase{"wav_24", SF_FORMAT_WAV | SF_FORMAT_PCM_24, 0.51 / 32768},
+                                         FormatCase{"wav_32", SF_FORMAT_WAV | SF_FORMAT_PCM_32, 0.51 / 32768},
+                                         FormatCase{"wav_float", SF_FORMAT_WAV | SF_FORMAT_FLOAT, 0.51 / 32768},
+                                         FormatCase{"wav_double", SF_FORMAT_WAV | SF_FORMAT_DOUBLE, 0.51 / 32768},
                                          FormatCase{"wav_ulaw", SF_FORMAT_WAV | SF_FORMAT_ULAW, 0.02},
                                          FormatCase{"wav_alaw", SF_FORMAT_WAV | SF_FORMAT_ALAW, 0.02},
                                          FormatCase{"wavex_16", SF_FORMAT_WAVEX | SF_FORMAT_PCM_16, 1.01 / 32768},
@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(Media, LosslessFormat,
                                          FormatCase{"au_16", SF_FORMAT_AU | SF_FORMAT_PCM_16, 1.01 / 32768},
                                          FormatCase{"caf_16", SF_FORMAT_CAF | SF_FORMAT_PCM_16, 1.01 / 32768},
                                          FormatCase{"flac_16", SF_FORMAT_FLAC | SF_FORMAT_PCM_16, 1.01 / 32768},
-                                         FormatCase{"flac_24", SF_FORMAT_FLAC | SF_FORMAT_PCM_24, 1.01 / 8388608}),
+                                         FormatCase{"flac_24", SF_FORMAT_FLAC | SF_FORMAT_PCM_24, 0.51 / 32768}),
                          [](const auto& test) { return test.param.name; });
 
 class LossyFormat : public testing::TestWithParam<FormatCase> {};
@@ -104,8 +104,7 @@ TEST(AudioFormat, SamplesThatAreNotFiniteBecomeSilence) {
     ASSERT_TRUE(got) << message(got);
     for (const float s : *got) EXPECT_TRUE(std::isfinite(s)) << s;
     if (rate_hz == 16000) {
-      EXPECT_THAT(*got, testing::ElementsAre(0.25f, 0.0f, 0.0f, 0.0f, AudioSource::kMaxMagnitude,
-                                             -AudioSource::kMaxMagnitude, -0.5f));
+      EXPECT_THAT(*got, testing::ElementsAre(0.25f, 0.0f, 0.0f, 0.0f, 32767.0f / 32768.0f, -1.0f, -0.5f));
     }
   }
 }
@@ -116,7 +115,7 @@ TEST(AudioFormat, ChannelsAreAveraged) {
   const auto three = encode_wav(frames, 16000, 3, WavEncoding::float32);
   ASSERT_TRUE(stereo && three);
   EXPECT_THAT(*decode(*stereo), testing::ElementsAre(0.5f, 0.5f, 0.25f));
-  EXPECT_THAT(*decode(*three), testing::ElementsAre(0.5f, static_cast<float>(1.0 / 3)));
+  EXPECT_THAT(*decode(*three), testing::ElementsAre(0.5f, 10923.0f / 32768));
 }
 
 TEST(AudioFormat, Mp3Fixtures) {

@@ -14,6 +14,8 @@ namespace {
 // Frames decoded at a time. Fixed, so that the resampler sees the same pieces whatever sizes the reader asks for.
 constexpr std::size_t kBlockFrames = 4096;
 constexpr std::size_t kResampledBlock = 8192;
+// Cut before the resampler, whose sums stay finite then.
+constexpr float kMaxMagnitude = 65536.0f;
 
 constexpr char kFfmpegHint[] =
     "install the package with mstar_media_ffmpeg.so, or build it with -DMSTAR_FFMPEG=ON and put it beside the mstar "
@@ -61,7 +63,7 @@ Result<std::unique_ptr<FrameReader>> open_frames(const std::shared_ptr<const Byt
 
 float clean(float sample) {
   if (!std::isfinite(sample)) return 0.0f;
-  return std::clamp(sample, -AudioSource::kMaxMagnitude, AudioSource::kMaxMagnitude);
+  return std::clamp(sample, -kMaxMagnitude, kMaxMagnitude);
 }
 
 void average_channels(std::span<const float> interleaved, std::size_t num_channels, std::span<float> mono) {
@@ -74,6 +76,12 @@ void average_channels(std::span<const float> interleaved, std::size_t num_channe
     for (std::size_t c = 0; c < num_channels; ++c) sum += clean(interleaved[i * num_channels + c]);
     mono[i] = static_cast<float>(sum / static_cast<double>(num_channels));
   }
+}
+
+// Halves, which only the mean of channels has, go up, as in FFmpeg.
+void round_to_16_bits(std::span<float> samples) {
+  for (float& sample : samples)
+    sample = static_cast<float>(std::clamp(std::floor(sample * 32768.0 + 0.5), -32768.0, 32767.0) / 32768.0);
 }
 
 }  // namespace
@@ -123,8 +131,7 @@ Status AudioSource::start() {
   }
   resampler_.reset();
   if (format.rate_hz != rate_hz_) {
-    MSTAR_TRY_ASSIGN(Resampler resampler, Resampler::create(format.rate_hz, rate_hz_));
-    resampler_ = std::make_unique<Resampler>(std::move(resampler));
+    resampler_ = std::make_unique<Resampler>(format.rate_hz, rate_hz_);
     resampled_.resize(kResampledBlock);
   }
   interleaved_.resize(kBlockFrames * format.num_channels);
@@ -167,6 +174,7 @@ Result<std::size_t> AudioSource::read(std::span<float> out) {
 Status AudioSource::refill() {
   if (resampler_) return resample_block();
   MSTAR_TRY(decode_block());
+  round_to_16_bits(std::span(mono_).first(unsampled_.size()));
   ready_ = std::exchange(unsampled_, {});
   return ok_status();
 }
@@ -195,15 +203,16 @@ Status AudioSource::resample_block() {
     if (unsampled_.empty()) MSTAR_TRY(decode_block());
     std::size_t num_produced = 0;
     if (unsampled_.empty()) {
-      MSTAR_TRY_ASSIGN(num_produced, resampler_->finish(resampled_));
+      num_produced = resampler_->finish(resampled_);
       if (num_produced == 0) return ok_status();
     } else {
-      MSTAR_TRY_ASSIGN(const Resampler::Progress progress, resampler_->push(unsampled_, resampled_));
+      const Resampler::Progress progress = resampler_->push(unsampled_, resampled_);
       unsampled_ = unsampled_.subspan(progress.num_consumed);
       num_produced = progress.num_produced;
-      if (progress.num_consumed == 0 && num_produced == 0) return internal_error("libsoxr takes no more samples");
     }
-    ready_ = std::span(resampled_).first(num_produced);
+    const std::span<float> produced = std::span(resampled_).first(num_produced);
+    round_to_16_bits(produced);
+    ready_ = produced;
   }
   return ok_status();
 }

@@ -21,8 +21,10 @@ class Resampler;
 // WAV (8/16/24/32-bit, float, A-law, mu-law, ADPCM), FLAC, OGG (Vorbis, Opus), MP3, AIFF, AU, CAF, W64; with the
 // FFmpeg module MP4/M4A, WebM, AAC, WMA, AMR, FLAC and Speex in OGG. The format is told by the bytes, never by a name.
 //
-// Samples: 16-bit PCM at the wanted rate comes out as exactly sample / 32768. Samples that are not finite become 0, and
-// magnitudes above kMaxMagnitude are cut to it. The same bytes give the same samples for any sizes of read().
+// Samples: integers of 16 bits divided by 32768, rounded after mixing and resampling: what FFmpeg's default conversion
+// to 16-bit PCM gives, which is what speech models were trained and are compared on (docs/adr/0012-resampling.md).
+// 16-bit PCM at the wanted rate comes out as it is. Samples that are not finite become 0. The same bytes give the same
+// samples for any sizes of read().
 //
 // Move-only; one thread at a time. Every error about the bytes is invalid_request and says what is wrong with them:
 // empty, of no known format (the formats are named), damaged, truncated, or holding no audio. Streams without a length
@@ -30,7 +32,6 @@ class Resampler;
 class AudioSource {
  public:
   static constexpr std::uint32_t kSpeechRateHz = 16000;
-  static constexpr float kMaxMagnitude = 65536.0f;
 
   // `rate_hz` of the output: 1000 to 768000. Cost: reads the header (Ogg: one pass over the bytes).
   static Result<AudioSource> open(std::shared_ptr<const ByteSource> bytes, std::uint32_t rate_hz = kSpeechRateHz);
