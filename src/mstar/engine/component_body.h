@@ -139,6 +139,8 @@ class ComponentBody {
   virtual Status forward(Forward& step, int slice) = 0;
   // The request is gone: drop what the body keeps for it.
   virtual void forget(RequestId) {}
+  // What OpContext::activations is in its forward.
+  virtual DType activations() const { return DType::f32; }
   // Bytes of weights held, for the memory plan.
   virtual std::size_t weight_bytes() const { return 0; }
 };

@@ -234,7 +234,7 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
     out.waiting = std::move(rows);
     return out;
   }
-  StepPtr step(new Step(device_, arena_->arena(), options_.pool, resources_));
+  StepPtr step(new Step(device_, arena_->arena(), options_.pool, resources_, body_->activations()));
   step->own_slot = *slot;
   step->slots = &slots_;
   step->rows.slot = first_plan_slot_ + *slot;

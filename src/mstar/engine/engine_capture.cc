@@ -118,7 +118,7 @@ Status Engine::run_slices(Step& step) {
 }
 
 Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, int rows, int slot) {
-  Step step(device_, arena_->arena(), options_.pool, resources_);
+  Step step(device_, arena_->arena(), options_.pool, resources_, body_->activations());
   const Stream stream = step.ops().stream;
   SlotMemory& memory = memory_[static_cast<std::size_t>(slot)];
   step.own_slot = slot;

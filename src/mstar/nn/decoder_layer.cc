@@ -19,7 +19,7 @@ Status norm_heads(OpContext& ops, const RmsNorm& norm, TensorView x) {
   const int across = 1 - along;
   for (std::int64_t i = 0; i < x.dim(across); ++i) {
     TensorView rows = x;
-    rows.pointer = x.data<float>() + i * x.stride(across);
+    rows.pointer = x.data<std::byte>() + i * x.stride(across) * static_cast<std::int64_t>(dtype_bytes(x.dtype));
     rows.shape = {x.dim(along), x.dim(2)};
     rows.strides = {x.stride(along), 1};
     MSTAR_TRY(norm.run(ops, rows, rows));
@@ -31,7 +31,7 @@ Status norm_heads(OpContext& ops, const RmsNorm& norm, TensorView x) {
 
 TensorView head_columns(TensorView rows, std::int64_t begin, int heads, int head_dim) {
   TensorView view = rows;
-  view.pointer = rows.data<float>() + begin;
+  view.pointer = rows.data<std::byte>() + begin * static_cast<std::int64_t>(dtype_bytes(rows.dtype));
   view.shape = {rows.dim(0), heads, head_dim};
   view.strides = {rows.stride(0), head_dim, 1};
   return view;
@@ -39,7 +39,7 @@ TensorView head_columns(TensorView rows, std::int64_t begin, int heads, int head
 
 TensorView columns(TensorView rows, std::int64_t begin, std::int64_t end) {
   TensorView view = rows;
-  view.pointer = rows.data<float>() + begin;
+  view.pointer = rows.data<std::byte>() + begin * static_cast<std::int64_t>(dtype_bytes(rows.dtype));
   view.shape = {rows.dim(0), end - begin};
   return view;
 }
@@ -63,8 +63,8 @@ Result<DecoderLayer> DecoderLayer::load(const LoadContext& context, const std::s
 Status DecoderLayer::attend(OpContext& ops, TensorView x, TensorView normed, TensorView positions, const Rotary& rotary,
                             RaggedView rows, PagedKvView kv) const {
   const std::int64_t tokens = x.dim(0);
-  TensorView qkv = ops.temporary(DType::f32, {tokens, dims_.qkv_width()});
-  TensorView mixed = ops.temporary(DType::f32, {tokens, dims_.q_width()});
+  TensorView qkv = ops.temporary(ops.activations, {tokens, dims_.qkv_width()});
+  TensorView mixed = ops.temporary(ops.activations, {tokens, dims_.q_width()});
   MSTAR_TRY(qkv_.run(ops, normed, qkv));
   const TensorView q = head_columns(qkv, 0, dims_.heads, dims_.head_dim);
   const TensorView k = head_columns(qkv, dims_.q_width(), dims_.kv_heads, dims_.head_dim);
@@ -84,7 +84,7 @@ Status DecoderLayer::attend(OpContext& ops, TensorView x, TensorView normed, Ten
 }
 
 Status DecoderLayer::feed_forward(OpContext& ops, TensorView x, TensorView normed) const {
-  TensorView both = ops.temporary(DType::f32, {x.dim(0), 2 * dims_.ffn_dim});
+  TensorView both = ops.temporary(ops.activations, {x.dim(0), 2 * dims_.ffn_dim});
   MSTAR_TRY(gate_up_.run(ops, normed, both));
   const TensorView gate = columns(both, 0, dims_.ffn_dim);
   MSTAR_TRY(silu_mul(ops, {.gate = gate, .up = columns(both, dims_.ffn_dim, 2 * dims_.ffn_dim), .out = gate}));
@@ -94,7 +94,7 @@ Status DecoderLayer::feed_forward(OpContext& ops, TensorView x, TensorView norme
 Status DecoderLayer::run(OpContext& ops, TensorView x, TensorView positions, const Rotary& rotary, RaggedView rows,
                          PagedKvView kv) const {
   const auto mark = ops.arena.mark();
-  TensorView normed = ops.temporary(DType::f32, {x.dim(0), dims_.dim});
+  TensorView normed = ops.temporary(ops.activations, {x.dim(0), dims_.dim});
   MSTAR_TRY(norm1_.run(ops, x, normed));
   const auto inner = ops.arena.mark();
   MSTAR_TRY(attend(ops, x, normed, positions, rotary, rows, kv));

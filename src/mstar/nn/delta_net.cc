@@ -69,11 +69,11 @@ Status DeltaNet::run(OpContext& ops, TensorView normed, TensorView x, TensorView
   const auto mark = ops.arena.mark();
   const Dims& d = dims_;
   const std::int64_t tokens = x.dim(0), z_at = d.conv_width(), b_at = z_at + d.values_width();
-  const TensorView in = ops.temporary(DType::f32, {tokens, d.in_width()});
-  const TensorView conv = ops.temporary(DType::f32, {tokens, d.conv_width()});
+  const TensorView in = ops.temporary(ops.activations, {tokens, d.in_width()});
+  const TensorView conv = ops.temporary(ops.activations, {tokens, d.conv_width()});
   const TensorView decay = ops.temporary(DType::f32, {tokens, d.heads});
   const TensorView beta = ops.temporary(DType::f32, {tokens, d.heads});
-  const TensorView mixed = ops.temporary(DType::f32, {tokens, d.heads, d.value_dim});
+  const TensorView mixed = ops.temporary(ops.activations, {tokens, d.heads, d.value_dim});
   MSTAR_TRY(in_.run(ops, normed, in));
   MSTAR_TRY(causal_conv1d(ops, {.x = columns(in, 0, d.conv_width()),
                                 .rows = rows,

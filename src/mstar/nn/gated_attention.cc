@@ -16,7 +16,7 @@ std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) 
 // [tokens, heads, head_dim] as rows a fixed way apart: index i of one axis leaves the other's.
 TensorView rows_at(TensorView view, int axis, std::int64_t i) {
   TensorView rows = view;
-  rows.pointer = view.data<float>() + i * view.stride(axis);
+  rows.pointer = view.data<std::byte>() + i * view.stride(axis) * static_cast<std::int64_t>(dtype_bytes(view.dtype));
   rows.shape = {view.dim(1 - axis), view.dim(2)};
   rows.strides = {view.stride(1 - axis), 1};
   return rows;
@@ -60,9 +60,9 @@ Status GatedAttention::run(OpContext& ops, TensorView normed, TensorView x, Tens
                            RaggedView rows, PagedKvView kv) const {
   const auto mark = ops.arena.mark();
   const std::int64_t tokens = x.dim(0), head_dim = dims_.head_dim;
-  const TensorView in = ops.temporary(DType::f32, {tokens, dims_.in_width()});
-  const TensorView q = ops.temporary(DType::f32, {tokens, dims_.heads, head_dim});
-  const TensorView mixed = ops.temporary(DType::f32, {tokens, dims_.heads, head_dim});
+  const TensorView in = ops.temporary(ops.activations, {tokens, dims_.in_width()});
+  const TensorView q = ops.temporary(ops.activations, {tokens, dims_.heads, head_dim});
+  const TensorView mixed = ops.temporary(ops.activations, {tokens, dims_.heads, head_dim});
   MSTAR_TRY(qkv_.run(ops, normed, in));
   const TensorView stored_q = heads_apart(in, 0, dims_.heads, dims_.head_dim, 2 * head_dim);
   const TensorView gate = heads_apart(in, head_dim, dims_.heads, dims_.head_dim, 2 * head_dim);

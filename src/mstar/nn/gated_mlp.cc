@@ -17,7 +17,7 @@ Result<GatedMlp> GatedMlp::load(const LoadContext& context, const std::string& n
 
 Status GatedMlp::run(OpContext& ops, TensorView normed, TensorView x) const {
   const auto mark = ops.arena.mark();
-  const TensorView both = ops.temporary(DType::f32, {x.dim(0), 2 * ffn_dim_});
+  const TensorView both = ops.temporary(ops.activations, {x.dim(0), 2 * ffn_dim_});
   MSTAR_TRY(gate_up_.run(ops, normed, both));
   const TensorView gate = columns(both, 0, ffn_dim_);
   MSTAR_TRY(silu_mul(ops, {.gate = gate, .up = columns(both, ffn_dim_, 2 * ffn_dim_), .out = gate}));

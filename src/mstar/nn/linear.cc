@@ -10,7 +10,7 @@ namespace {
 // Columns [begin, begin + count) of a matrix or elements of a vector; null stays null.
 TensorView columns(TensorView view, std::int64_t begin, std::int64_t count) {
   if (!view.pointer) return view;
-  view.pointer = view.data<float>() + begin;
+  view.pointer = view.data<std::byte>() + begin * static_cast<std::int64_t>(dtype_bytes(view.dtype));
   view.shape[-1] = count;
   return view;
 }

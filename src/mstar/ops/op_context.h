@@ -15,6 +15,8 @@ struct OpContext {
   Stream stream;
   Arena& arena;
   ThreadPool* pool = nullptr;  // CPU only; null means the calling thread alone
+  // Of what lies between two products of a block: f32, on CUDA mostly bf16. The residual stream and logits are f32.
+  DType activations = DType::f32;
 
   Backend backend() const { return device.id().backend; }
   TensorView temporary(DType dtype, Shape shape) {

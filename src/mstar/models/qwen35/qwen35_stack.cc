@@ -65,7 +65,7 @@ class Stack final : public DecoderStack {
     const auto mark = ops.arena.mark();
     const int slot = step.plan_slot();
     auto& kv = static_cast<resource::PagedKvPool&>(step.resource(state_.kv));
-    const TensorView normed = ops.temporary(DType::f32, {x.dim(0), dim_});
+    const TensorView normed = ops.temporary(ops.activations, {x.dim(0), dim_});
     for (const Layer& layer : layers_) {
       MSTAR_TRY(layer.norm1.run(ops, x, normed));
       if (layer.attention) {
