@@ -21,6 +21,7 @@ struct ModelFlags {
   std::string model;  // a checkpoint, a name of cached weights, a config.yaml; empty: the default weights
   std::optional<int> threads;
   std::string memory;
+  std::string device;
   std::string weights;
   std::string load_format;
   std::optional<int> max_requests;

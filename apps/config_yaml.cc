@@ -136,7 +136,8 @@ void read_top(YamlMap& top, YamlFaults& faults, Settings& out) {
   read_models(top, faults, runtime.models);
   runtime.max_requests_given = top.integer("max_concurrent_requests", 1, 4096, runtime.max_concurrent_requests);
   top.integer("max_queued_requests", 0, 1'000'000, runtime.max_queued_requests);
-  std::size_t routing = 0, isolation = 0;
+  std::size_t routing = 0, isolation = 0, device = 0;
+  if (top.choice("device", {"auto", "cpu", "cuda"}, device)) runtime.device = static_cast<DeviceChoice>(device);
   if (top.choice("routing", {"least_loaded", "random"}, routing))
     runtime.routing = static_cast<conductor::Routing>(routing);
   top.integer("threads", 0, 1024, runtime.num_threads);

@@ -1,6 +1,7 @@
 // The memory plan of a deployment against what there is.
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
+#include "mstar/device/cuda/cuda_device.h"
 #include "runtime.h"
 
 namespace mstar::apps {
@@ -8,11 +9,13 @@ namespace mstar::apps {
 resource::PoolLimits limits_of(const RuntimeConfig& config) {
   return {.max_requests = config.max_concurrent_requests,
           .max_rows = config.max_step_rows > 0 ? config.max_step_rows : config.max_concurrent_requests,
-          .max_tokens = config.max_step_tokens};
+          .max_tokens = config.max_step_tokens > 0 ? config.max_step_tokens : 512};
 }
 
-std::size_t available_bytes(const RuntimeConfig& config) {
-  return config.memory_bytes > 0 ? config.memory_bytes : make_cpu_device()->total_bytes();
+Result<std::size_t> available_bytes(const RuntimeConfig& config, Backend backend) {
+  if (config.memory_bytes > 0) return config.memory_bytes;
+  if (backend == Backend::cuda) return cuda_device_bytes(0);
+  return make_cpu_device()->total_bytes();
 }
 
 Result<MemoryPlan> memory_of(const std::vector<const OpenedModel*>& models, const RuntimeConfig& config,
@@ -26,8 +29,7 @@ Result<MemoryPlan> memory_of(const std::vector<const OpenedModel*>& models, cons
 }
 
 Result<MemoryPlan> fit_memory(const std::vector<const OpenedModel*>& models, std::size_t reserved_bytes,
-                              RuntimeConfig& config) {
-  const std::size_t budget = available_bytes(config);
+                              std::size_t budget, RuntimeConfig& config) {
   const int wanted = config.max_concurrent_requests;
   MSTAR_TRY_ASSIGN(MemoryPlan plan, memory_of(models, config, budget));
   while (plan.total_bytes() + reserved_bytes > budget && !config.max_requests_given &&

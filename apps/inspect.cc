@@ -14,8 +14,8 @@ Result<std::string> inspect(const InspectFlags& flags) {
   const resource::PoolLimits limits = limits_of(settings.runtime);
   std::vector<OpenedModel> models;
   std::string out;
-  for (const ModelConfig& each : settings.runtime.models) {
-    MSTAR_TRY_ASSIGN(OpenedModel model, open_model(each));
+  MSTAR_TRY_ASSIGN(OpenedModels opened, open_models(settings.runtime));
+  for (OpenedModel& model : opened.models) {
     auto text = flags.json ? inspect_json(model, limits) : inspect_text(model, limits);
     if (!text) return std::move(text.error());
     if (!out.empty()) out += flags.json ? "," : "\n";
@@ -24,8 +24,9 @@ Result<std::string> inspect(const InspectFlags& flags) {
   }
   if (flags.json) return "[" + out + "]\n";
   std::vector<const OpenedModel*> all;
+  MSTAR_TRY_ASSIGN(const std::size_t budget, available_bytes(settings.runtime, opened.backend));
   for (const OpenedModel& each : models) all.push_back(&each);
-  MSTAR_TRY_ASSIGN(const MemoryPlan plan, memory_of(all, settings.runtime, available_bytes(settings.runtime)));
+  MSTAR_TRY_ASSIGN(const MemoryPlan plan, memory_of(all, settings.runtime, budget));
   return out + "\nmemory, without step arenas\n" + memory_table(plan);
 }
 

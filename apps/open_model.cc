@@ -1,6 +1,9 @@
 // From a model's name to its declaration.
 #include <algorithm>
 
+#include "mstar/base/log.h"
+#include "mstar/device/cpu/cpu_device.h"
+#include "mstar/device/cuda/cuda_device.h"
 #include "runtime.h"
 
 namespace mstar::apps {
@@ -32,11 +35,17 @@ std::string default_name(const std::string& model) {
   return path.filename().string();
 }
 
-Result<OpenedModel> open_model(const ModelConfig& config) {
+Result<std::unique_ptr<Device>> make_device(Backend backend, int rank) {
+  if (backend == Backend::cuda) return make_cuda_device(rank);
+  return make_cpu_device();
+}
+
+Result<OpenedModel> open_model(const ModelConfig& config, Backend backend) {
   OpenedModel out;
   out.config = config;
   if (out.config.name.empty()) out.config.name = default_name(config.model);
-  models::ModelSource source{.name = config.model, .directory = config.model, .options = config.options};
+  models::ModelSource source{
+      .name = config.model, .directory = config.model, .options = config.options, .backend = backend};
   if (!is_family_without_weights(config.model)) {
     std::error_code ignored;
     if (!std::filesystem::exists(source.directory, ignored)) return not_found(config.model);
@@ -57,6 +66,38 @@ Result<OpenedModel> open_model(const ModelConfig& config) {
   out.decl = std::make_unique<const decl::Decl>(std::move(declared));
   out.checkpoint = std::move(source.checkpoint);
   MSTAR_TRY_ASSIGN(out.groups, resolve_node_groups(*out.decl, out.config.node_groups));
+  return out;
+}
+
+namespace {
+
+Result<std::vector<OpenedModel>> open_all(const RuntimeConfig& config, Backend backend) {
+  std::vector<OpenedModel> out;
+  for (const ModelConfig& each : config.models) {
+    MSTAR_TRY_ASSIGN(OpenedModel opened, open_model(each, backend));
+    out.push_back(std::move(opened));
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<OpenedModels> open_models(const RuntimeConfig& config) {
+  OpenedModels out;
+  if (config.device != DeviceChoice::cpu && num_cuda_devices() > 0) out.backend = Backend::cuda;
+  if (config.device == DeviceChoice::cuda && out.backend != Backend::cuda)
+    return unavailable("there is no CUDA device here that this program can use; --device cpu takes the processor");
+  MSTAR_TRY_ASSIGN(out.models, open_all(config, out.backend));
+  if (out.backend == Backend::cpu) return out;
+  const auto stays =
+      std::find_if(out.models.begin(), out.models.end(), [](const OpenedModel& each) { return !each.family->on_cuda; });
+  if (stays == out.models.end()) return out;
+  const std::string text =
+      "'" + stays->config.name + "' (" + std::string(stays->family->name) + ") runs on the CPU only";
+  if (config.device == DeviceChoice::cuda) return bad_model(text + "; --device cpu takes the processor for all models");
+  log_warn("{}, so all models do, and no CUDA device is used", text);
+  out.backend = Backend::cpu;
+  MSTAR_TRY_ASSIGN(out.models, open_all(config, out.backend));
   return out;
 }
 

@@ -6,6 +6,7 @@
 
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
+#include "mstar/device/cuda/cuda_device.h"
 
 namespace mstar::apps {
 namespace {
@@ -43,24 +44,43 @@ void Runtime::stop_workers() {
 Result<std::unique_ptr<Runtime>> Runtime::build(RuntimeConfig config) {
   MSTAR_TRY(check_cpu_features());
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(config)));
-  runtime->device_ = make_cpu_device();
   MSTAR_TRY(runtime->load_models());
+  MSTAR_TRY(runtime->make_devices());
   MSTAR_TRY(runtime->fit_and_start());
   return runtime;
 }
 
+Status Runtime::make_devices() {
+  if (config_.max_step_tokens == 0) config_.max_step_tokens = backend_ == Backend::cuda ? 2048 : 512;
+  if (backend_ == Backend::cuda && num_ranks() > num_cuda_devices())
+    return unavailable("the node groups name " + std::to_string(num_ranks()) + " ranks, and there are " +
+                       std::to_string(num_cuda_devices()) + " CUDA devices");
+  // Of several CUDA devices, each in its process, this process touches none.
+  if (backend_ == Backend::cuda && config_.isolation == Isolation::process) return ok_status();
+  for (int rank = 0; rank < (backend_ == Backend::cuda ? num_ranks() : 1); ++rank) {
+    MSTAR_TRY_ASSIGN(auto device, make_device(backend_, rank));
+    devices_.push_back(std::move(device));
+  }
+  return ok_status();
+}
+
+std::string Runtime::device_description() const {
+  return devices_.empty() ? std::to_string(num_ranks()) + " CUDA devices" : devices_.front()->description();
+}
+
 Status Runtime::load_models() {
+  MSTAR_TRY_ASSIGN(OpenedModels opened, open_models(config_));
+  backend_ = opened.backend;
   std::set<std::string> names;
   const auto take = [&](const std::string& name) -> Status {
     if (!names.insert(name).second)
       return bad_model("two models are served as '" + name + "'; give one of them another 'name'");
     return ok_status();
   };
-  for (const ModelConfig& each : config_.models) {
-    MSTAR_TRY_ASSIGN(OpenedModel opened, open_model(each));
-    MSTAR_TRY(take(opened.config.name));
-    for (const std::string& alias : opened.config.aliases) MSTAR_TRY(take(alias));
-    Served served{.opened = std::move(opened), .compiled = nullptr};
+  for (OpenedModel& each : opened.models) {
+    MSTAR_TRY(take(each.config.name));
+    for (const std::string& alias : each.config.aliases) MSTAR_TRY(take(alias));
+    Served served{.opened = std::move(each), .compiled = nullptr};
     MSTAR_TRY_ASSIGN(auto compiled, graph::CompiledModel::compile(*served.opened.decl));
     served.compiled = std::make_unique<const graph::CompiledModel>(std::move(compiled));
     models_.push_back(std::move(served));
@@ -139,7 +159,7 @@ void Runtime::add_local(worker::WorkerOptions options) {
 
 Status Runtime::start_in_threads(std::vector<worker::WorkerOptions> workers) {
   for (std::size_t w = 0; w < workers.size(); ++w) {
-    workers[w].device = w == 0 ? nullptr : device_.get();
+    workers[w].device = w == 0 ? nullptr : devices_[std::min(w, devices_.size()) - 1].get();
     add_local(std::move(workers[w]));
   }
   for (auto& each : workers_) MSTAR_TRY(each->start());
@@ -147,7 +167,9 @@ Status Runtime::start_in_threads(std::vector<worker::WorkerOptions> workers) {
 }
 
 wire::WorkerSetup Runtime::setup_of(const worker::WorkerOptions& worker, std::size_t num_processes) const {
-  wire::WorkerSetup out{.worker = worker.id, .rank = static_cast<std::int32_t>(worker.id.value) - 1};
+  wire::WorkerSetup out{.worker = worker.id,
+                        .rank = static_cast<std::int32_t>(worker.id.value) - 1,
+                        .on_cuda = backend_ == Backend::cuda};
   // The processes share this machine's cores.
   out.num_threads = std::max(1, pool_->num_threads() / static_cast<int>(num_processes));
   out.log_level = log_level_name();
@@ -214,10 +236,11 @@ std::size_t Runtime::add_arenas() {
 Status Runtime::fit_and_start() {
   std::vector<const OpenedModel*> opened;
   for (const Served& each : models_) opened.push_back(&each.opened);
+  MSTAR_TRY_ASSIGN(const std::size_t budget, available_bytes(config_, backend_));
   // How much working memory the engines want is known once they are built; where that breaks the plan, it is made
   // again.
   for (std::size_t reserved = 0;;) {
-    MSTAR_TRY_ASSIGN(memory_, fit_memory(opened, reserved, config_));
+    MSTAR_TRY_ASSIGN(memory_, fit_memory(opened, reserved, budget, config_));
     MSTAR_TRY(start_workers());
     const std::size_t arenas = add_arenas();
     if (memory_.total_bytes() <= memory_.budget_bytes || arenas <= reserved) return ok_status();

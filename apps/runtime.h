@@ -21,6 +21,9 @@
 
 namespace mstar::apps {
 
+// Where device components run. automatic: on CUDA where there is a device and all models can, else on the CPU.
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
+
 // One entry of `models:`.
 struct ModelConfig {
   std::string model;  // a directory, a checkpoint file, or the name of a family without weights
@@ -35,13 +38,14 @@ enum class Isolation : std::uint8_t { thread, process };
 
 struct RuntimeConfig {
   std::vector<ModelConfig> models;
-  int num_threads = 0;  // CPU step threads; 0: by affinity and cgroup quota
+  DeviceChoice device = DeviceChoice::automatic;  // rank r is the r-th CUDA device
+  int num_threads = 0;                            // CPU step threads; 0: by affinity and cgroup quota
   int max_concurrent_requests = 16;
   bool max_requests_given = false;  // then the memory plan may not lower it
   int max_queued_requests = 256;
   std::size_t memory_bytes = 0;  // 0: the device's
   int max_step_rows = 0;         // of one step; 0: max_concurrent_requests
-  int max_step_tokens = 512;
+  int max_step_tokens = 0;       // 0: 512 on a CPU, 2048 on a CUDA device
   conductor::Routing routing = conductor::Routing::least_loaded;
   Isolation isolation = Isolation::thread;
   std::chrono::milliseconds hang_timeout{
@@ -60,18 +64,28 @@ struct OpenedModel {
   const models::ModelFamily* family = nullptr;
   std::vector<NodeGroup> groups;
 };
-Result<OpenedModel> open_model(const ModelConfig& config);
+Result<OpenedModel> open_model(const ModelConfig& config, Backend backend = Backend::cpu);
+
+// All of the configuration's, for the device that it chooses.
+struct OpenedModels {
+  Backend backend = Backend::cpu;
+  std::vector<OpenedModel> models;
+};
+Result<OpenedModels> open_models(const RuntimeConfig& config);
+
+// The device of a rank. unavailable.
+Result<std::unique_ptr<Device>> make_device(Backend backend, int rank);
 
 resource::PoolLimits limits_of(const RuntimeConfig& config);
-// --memory, else what the device has.
-std::size_t available_bytes(const RuntimeConfig& config);
+// --memory, else what a rank's device has. unavailable.
+Result<std::size_t> available_bytes(const RuntimeConfig& config, Backend backend);
 Result<MemoryPlan> memory_of(const std::vector<const OpenedModel*>& models, const RuntimeConfig& config,
                              std::size_t budget_bytes);
 // The same for the whole deployment. When it does not fit and no cap was given, max_concurrent_requests is lowered
 // until it does; exhausted, with the table, when that is not enough.
 // `reserved_bytes` are kept free for what the plan cannot know.
 Result<MemoryPlan> fit_memory(const std::vector<const OpenedModel*>& models, std::size_t reserved_bytes,
-                              RuntimeConfig& config);
+                              std::size_t budget_bytes, RuntimeConfig& config);
 
 // Thread: build and destroy from one; frontend() from any. Everything is loaded when build returns.
 class Runtime {
@@ -85,7 +99,7 @@ class Runtime {
   int num_replicas() const;
   // What each rank holds: planned, with the step arenas that the built components need.
   const MemoryPlan& memory() const { return memory_; }
-  std::string device_description() const { return device_->description(); }
+  std::string device_description() const;
   // Of the worker of a device rank under `isolation: process`; nothing when it is not running.
   std::optional<pid_t> worker_pid(int rank) const;
 
@@ -97,6 +111,7 @@ class Runtime {
   };
   explicit Runtime(RuntimeConfig config);
   Status load_models();
+  Status make_devices();
   Status fit_and_start();
   Status start_workers();
   Status start_in_threads(std::vector<worker::WorkerOptions> workers);
@@ -115,7 +130,8 @@ class Runtime {
   RuntimeConfig config_;
   std::vector<Served> models_;
   MemoryPlan memory_;
-  std::unique_ptr<Device> device_;
+  Backend backend_ = Backend::cpu;
+  std::vector<std::unique_ptr<Device>> devices_;  // by rank; one on the CPU, none where each has its process
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<worker::HostPool> host_pool_;
   std::unique_ptr<Mesh> mesh_;

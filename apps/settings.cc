@@ -10,6 +10,7 @@
 namespace mstar::apps {
 namespace {
 
+constexpr const char* kDevices[] = {"auto", "cpu", "cuda"};  // of DeviceChoice
 constexpr const char* kWeightKinds[] = {"stored", "f32", "f16", "bf16", "i8"};
 
 bool is_yaml(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
@@ -33,6 +34,12 @@ Status overlay(const ModelFlags& flags, RuntimeConfig& out) {
     return invalid_request("--load-format must be auto or dummy, not '" + flags.load_format + "'");
   if (!flags.load_format.empty())
     for (ModelConfig& each : out.models) each.options.set("load_format", flags.load_format);
+  if (!flags.device.empty()) {
+    const auto found = std::find(std::begin(kDevices), std::end(kDevices), flags.device);
+    if (found == std::end(kDevices))
+      return invalid_request("--device must be auto, cpu or cuda, not '" + flags.device + "'");
+    out.device = static_cast<DeviceChoice>(found - std::begin(kDevices));
+  }
   if (flags.weights.empty()) return ok_status();
   if (std::find(std::begin(kWeightKinds), std::end(kWeightKinds), flags.weights) == std::end(kWeightKinds))
     return invalid_request("--weights must be stored, f32, f16, bf16 or i8, not '" + flags.weights + "'");
@@ -44,6 +51,7 @@ Status overlay(const ModelFlags& flags, RuntimeConfig& out) {
 
 void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--threads", flags.threads, "CPU step threads (default: the cores that this process may use)");
+  command.add_option("--device", flags.device, "auto (the default: CUDA where there is a device), cpu or cuda");
   command.add_option("--memory", flags.memory, "device memory to plan with, such as 4G (default: all)");
   command.add_option("--weights", flags.weights,
                      "how matrices are kept: stored (as in the checkpoint, the default), f32, f16, bf16 or i8");

@@ -136,13 +136,14 @@ class WorkerProcess final : public wire::Mesh {
   Status build(wire::WorkerSetup setup) {
     (void)set_log_level(setup.log_level);
     set_log_origin("worker " + std::to_string(setup.worker.value));
-    device_ = make_cpu_device();
+    const Backend backend = setup.on_cuda ? Backend::cuda : Backend::cpu;
+    MSTAR_TRY_ASSIGN(device_, make_device(backend, setup.rank));
     pool_ = std::make_unique<ThreadPool>(setup.num_threads);
     worker::WorkerOptions options{.id = setup.worker, .device = device_.get(), .pool = pool_.get()};
     options.on_stats = [this](const wire::WorkerStats& stats) { send(channel_, stats, RequestId()); };
     for (wire::WorkerSetup::Model& each : setup.models) {
       MSTAR_TRY_ASSIGN(OpenedModel opened,
-                       open_model({.model = each.model, .name = each.name, .options = each.options}));
+                       open_model({.model = each.model, .name = each.name, .options = each.options}, backend));
       for (const decl::ComponentRef component : each.components)
         if (component.value >= opened.decl->components().size() || opened.decl->at(component).on_host())
           return bad_model("'" + each.model + "' has changed since the server was started");

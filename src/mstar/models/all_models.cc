@@ -14,8 +14,9 @@ namespace {
 constexpr ModelFamily kFamilies[] = {
     {"whisper", "speech recognition and translation, all sizes", true, whisper_recognises, declare_whisper},
     {"decoder-lm", "Llama, Qwen2 and Qwen3 language models", true, decoder_lm_recognises, declare_decoder_lm,
-     decoder_lm_dummy_weights},
-    {"qwen35", "Qwen3.5 language models, dense sizes", true, qwen35_recognises, declare_qwen35, qwen35_dummy_weights},
+     decoder_lm_dummy_weights, true},
+    {"qwen35", "Qwen3.5 language models, dense sizes", true, qwen35_recognises, declare_qwen35, qwen35_dummy_weights,
+     true},
     {"null", "a language model that computes nothing: measures the way to it", false, nullptr, declare_null_model},
     {"toy-image", "a tiny seeded denoiser with guidance", false, nullptr, declare_toy_image},
     {"toy-speech", "a tiny seeded model that speaks as it writes", false, nullptr, declare_toy_speech},

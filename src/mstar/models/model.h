@@ -35,6 +35,7 @@ struct ModelFamily {
   // The weights that the directory's config.json asks for, for option load_format: dummy; bad_model when the directory
   // is of another family or the file is wrong. Null: the family has no such thing.
   Result<std::vector<weights::DummyWeight>> (*dummy_weights)(const ModelSource& source) = nullptr;
+  bool on_cuda = false;  // its components run on CUDA devices too
 };
 
 std::span<const ModelFamily> all_models();

@@ -25,6 +25,7 @@ struct WorkerSetup {
   };
   WorkerId worker;
   std::int32_t rank = 0;
+  bool on_cuda = false;          // the rank's device is the CUDA device of its number
   std::int32_t num_threads = 1;  // of CPU steps
   std::string log_level;
   std::vector<Model> models;

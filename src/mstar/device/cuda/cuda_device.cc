@@ -244,6 +244,12 @@ int num_cuda_devices() {
   return 0;
 }
 
+Result<std::size_t> cuda_device_bytes(int index) {
+  cudaDeviceProp properties{};
+  MSTAR_TRY(status_of(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties"));
+  return properties.totalGlobalMem;
+}
+
 Result<std::unique_ptr<Device>> make_cuda_device(int index) {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {

@@ -9,6 +9,8 @@ namespace mstar {
 
 // CUDA devices that this process sees; 0 without a driver or in a build without CUDA. Thread: any.
 int num_cuda_devices();
+// What the device has, without making it this process's own. unavailable.
+Result<std::size_t> cuda_device_bytes(int index);
 
 // One stream, which does not wait for the legacy stream; pinned host memory; graphs. Calls that a healthy device cannot
 // fail end the process with CUDA's error text: such errors stick to the process (a kernel read foreign memory, the

@@ -4,6 +4,8 @@ namespace mstar {
 
 int num_cuda_devices() { return 0; }
 
+Result<std::size_t> cuda_device_bytes(int) { return unavailable("this program was built without CUDA"); }
+
 Result<std::unique_ptr<Device>> make_cuda_device(int) {
   return unavailable("this program was built without CUDA; build the preset 'cuda'");
 }
