@@ -45,7 +45,14 @@ Result<std::optional<double>> GgufNumbers::find(const char* key) const {
 
 Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight& matrix) {
   MSTAR_TRY_ASSIGN(const std::string wanted, source.options.get_string("weights", "stored"));
-  if (wanted == "stored") return matrix.type.is_blocks() ? DType::f32 : matrix.type.dtype();
+  const bool on_cuda = source.backend == Backend::cuda;
+  if (wanted == "stored") {
+    if (on_cuda) return !matrix.type.is_blocks() && matrix.type.dtype() == DType::f32 ? DType::f32 : DType::bf16;
+    return matrix.type.is_blocks() ? DType::f32 : matrix.type.dtype();
+  }
+  if (on_cuda && wanted != "f32" && wanted != "bf16")
+    return std::move(bad_model("option weights: on CUDA '" + wanted + "' is none of stored, f32, bf16"))
+        .with_field("weights");
   const auto dtype = dtype_from_name(wanted);
   if (!dtype || (*dtype != DType::f32 && *dtype != DType::f16 && *dtype != DType::bf16 && *dtype != DType::i8))
     return std::move(bad_model("option weights: '" + wanted + "' is none of stored, f32, f16, bf16, i8"))

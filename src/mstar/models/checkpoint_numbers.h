@@ -54,7 +54,7 @@ class GgufNumbers final : public Numbers {
 };
 
 // What matrices become that are not kept in blocks: option `weights` (stored, f32, f16, bf16, i8), where stored is
-// `matrix`'s own type, f32 for one in blocks. bad_model with field "weights".
+// `matrix`'s own type, f32 for one in blocks; on CUDA f32 or else bf16. bad_model with field "weights".
 Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight& matrix);
 
 // Option `context_tokens`: 16 to the model's own; without it the model's own, 8192 at most. bad_model with the field.

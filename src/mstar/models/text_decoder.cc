@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "mstar/models/checkpoint_numbers.h"
 #include "mstar/models/text_decoder_body.h"
 #include "mstar/models/text_surface.h"
 
@@ -14,6 +15,8 @@ using namespace decl;
 struct Walks {
   WalkRef prefill, decode;
 };
+
+const std::vector<int> kCapturedRows = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256};
 
 // prefill, then decode until a stop id or the budget.
 class TextPlan final : public Plan {
@@ -37,8 +40,19 @@ class TextPlan final : public Plan {
 
 }  // namespace
 
+Status TextDecoderConfig::read_options(const ModelSource& source) {
+  backend = source.backend;
+  MSTAR_TRY_ASSIGN(const std::string kept, source.options.get_string("weights", "stored"));
+  keep_blocks = kept == "stored" && backend == Backend::cpu;
+  MSTAR_TRY_ASSIGN(context_tokens, context_of(source, context_tokens));
+  MSTAR_TRY_ASSIGN(kv_tokens, kv_tokens_of(source));
+  MSTAR_TRY_ASSIGN(prefix_cache, source.options.get_bool("prefix_cache", true));
+  return ok_status();
+}
+
 void add_text_decoder(Decl& d, std::shared_ptr<const TextDecoderConfig> config, TextDecoderParts parts) {
   const TextDecoderConfig& c = *config;
+  const bool on_cuda = c.backend == Backend::cuda;
   TextDecoderRefs r;
   Walks w;
   r.config = config;
@@ -58,8 +72,10 @@ void add_text_decoder(Decl& d, std::shared_ptr<const TextDecoderConfig> config, 
                                                     .build = build_text_decoder(r, std::move(parts.build)),
                                                     .homes = {"decoder."},
                                                     .uses = std::move(uses),
-                                                    .max_batch_rows = 64,
-                                                    .max_batch_tokens = 512,
+                                                    .capture = {.rows = on_cuda ? kCapturedRows : std::vector<int>()},
+                                                    .compute = c.activations(),
+                                                    .max_batch_rows = on_cuda ? 256 : 64,
+                                                    .max_batch_tokens = on_cuda ? 8192 : 512,
                                                     .chunked_prefill = true});
   const std::vector<PortRef> out = {r.token, r.logprobs};
   const TokenStop stop{.token = r.token, .ids = c.text.stop_ids, .prefill_walks = {"prefill"}};

@@ -9,6 +9,7 @@
 #include "mstar/decl/decl.h"
 #include "mstar/engine/component_body.h"
 #include "mstar/models/checkpoint_text.h"
+#include "mstar/models/model.h"
 #include "mstar/nn/linear.h"
 
 namespace mstar::models {
@@ -25,7 +26,14 @@ struct TextDecoderConfig {
   float norm_offset = 0;       // 1 where the checkpoint holds weight - 1
   DType storage = DType::f32;  // of matrices that are not in blocks
   bool keep_blocks = true;     // matrices in blocks stay so
+  Backend backend = Backend::cpu;
   CheckpointText text;
+
+  // What lies between products, and the keys and values: bf16 with bf16 matrices on CUDA, else f32.
+  DType activations() const { return backend == Backend::cuda && storage == DType::bf16 ? DType::bf16 : DType::f32; }
+  // Options weights, context_tokens, kv_tokens and prefix_cache, once the checkpoint's own numbers are there.
+  // bad_model.
+  Status read_options(const ModelSource& source);
 };
 
 // The layers between embedding and last norm. Thread: the step's owner.

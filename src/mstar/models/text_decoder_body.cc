@@ -4,6 +4,7 @@
 
 #include "mstar/nn/rms_norm.h"
 #include "mstar/ops/embedding/embedding.h"
+#include "mstar/ops/last_rows/last_rows.h"
 #include "mstar/ops/sample/sample.h"
 #include "mstar/resource/paged_kv.h"
 #include "mstar/resource/sampler_rows.h"
@@ -23,8 +24,6 @@ class TextDecoder final : public engine::ComponentBody {
   static Result<std::unique_ptr<engine::ComponentBody>> build(const TextDecoderRefs& refs, engine::BuildContext& build,
                                                               const BuildStack& build_stack) {
     const TextDecoderConfig& c = *refs.config;
-    if (build.device.id().backend != Backend::cpu)
-      return bad_model("'" + c.architecture + "' models run on the CPU only for now");
     auto out = std::unique_ptr<TextDecoder>(new TextDecoder(refs));
     const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.keep_blocks};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
@@ -54,16 +53,28 @@ class TextDecoder final : public engine::ComponentBody {
     demand.resources.tokens = prompt ? static_cast<int>(prompt->host.as<std::int32_t>().size()) : 1;
     demand.resources.samples = true;
     demand.results = {{.slot = 0, .output = 0, .items = 1}};
-    const int num_logprobs = row.params->sampling.num_logprobs;
-    if (num_logprobs >= 0) demand.results.push_back({.slot = 1, .output = 1, .items = 1 + num_logprobs});
+    const auto& sampling = row.params->sampling;
+    if (sampling.num_logprobs >= 0)
+      demand.results.push_back({.slot = 1, .output = 1, .items = 1 + sampling.num_logprobs});
+    if (on_cuda()) MSTAR_TRY(check_sampling(sampling));
     return demand;
   }
+
+  std::vector<engine::CaptureSpec> captures() const override {
+    engine::CaptureSpec decode;
+    decode.row.sources = {{0, &any_token_}};
+    decode.row.resources.tokens = 1;
+    decode.row.resources.samples = true;
+    decode.row.results = {{.slot = 0, .output = 0, .items = 1}};
+    return {decode};
+  }
+  DType activations() const override { return refs_.config->activations(); }
 
   std::size_t workspace_bytes(int rows, int tokens) const override {
     const TextDecoderConfig& c = *refs_.config;
     const std::int64_t r = rows;
-    return floats(static_cast<std::int64_t>(tokens) * c.dim) + floats(r * c.dim) + 2 * floats(r * c.vocab) + floats(r) +
-           static_cast<std::size_t>(r) * 256 +
+    return floats(static_cast<std::int64_t>(tokens) * c.dim) + 2 * floats(r * c.dim) + 2 * floats(r * c.vocab) +
+           floats(r) + static_cast<std::size_t>(r) * 256 +
            std::max({stack_->workspace_bytes(tokens, num_threads_), head().workspace_bytes(rows, num_threads_),
                      sample_workspace_bytes(c.vocab, num_threads_)});
   }
@@ -89,6 +100,8 @@ class TextDecoder final : public engine::ComponentBody {
   explicit TextDecoder(const TextDecoderRefs& refs) : refs_(refs) {}
   const nn::Linear& head() const { return refs_.config->tied ? embedding_ : head_; }
 
+  bool on_cuda() const { return refs_.config->backend == Backend::cuda; }
+
   // Logits of the last token of each row that ends in this step, and the token drawn from them.
   Status sample_last(Forward& step, TensorView x) {
     OpContext& ops = step.ops();
@@ -97,17 +110,45 @@ class TextDecoder final : public engine::ComponentBody {
     for (int r = 0; r < step.num_rows(); ++r)
       if (step.row_ends(r)) ending.push_back(r);
     if (ending.empty()) return ok_status();
+    const auto& kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.kv));
     const std::int64_t num_rows = static_cast<std::int64_t>(ending.size());
     const TensorView last = ops.temporary(DType::f32, {num_rows, c.dim});
-    for (std::int64_t i = 0; i < num_rows; ++i) {
-      const auto row = static_cast<std::size_t>(ending[static_cast<std::size_t>(i)]);
-      ops.device.copy_within(last.at(i).pointer, x.at(step.token_offsets()[row + 1] - 1).pointer,
-                             sizeof(float) * static_cast<std::size_t>(c.dim), ops.stream);
+    if (num_rows == step.num_rows()) {
+      MSTAR_TRY(last_rows(ops, {.x = x, .rows = kv.ragged(step.plan_slot()), .out = last}));
+    } else {
+      for (std::int64_t i = 0; i < num_rows; ++i) {
+        const auto row = static_cast<std::size_t>(ending[static_cast<std::size_t>(i)]);
+        ops.device.copy_within(last.at(i).pointer, x.at(step.token_offsets()[row + 1] - 1).pointer,
+                               sizeof(float) * static_cast<std::size_t>(c.dim), ops.stream);
+      }
     }
-    MSTAR_TRY(norm_.run(ops, last, last));
+    const TensorView normed = ops.temporary(ops.activations, {num_rows, c.dim});
+    MSTAR_TRY(norm_.run(ops, last, normed));
     const TensorView logits = ops.temporary(DType::f32, {num_rows, c.vocab});
-    MSTAR_TRY(head().run(ops, last, logits));
-    return draw(step, ending, logits);
+    MSTAR_TRY(head().run(ops, normed, logits));
+    return on_cuda() ? draw_on_device(step, num_rows, logits) : draw(step, ending, logits);
+  }
+
+  // What the kernels of a CUDA device do not draw yet.
+  static Status check_sampling(const decl::SamplingParams& sampling) {
+    const auto refuse = [](const char* field) {
+      return std::move(invalid_request(std::string(field) + " is not supported on CUDA devices yet")).with_field(field);
+    };
+    if (sampling.temperature > 0) return refuse("temperature");
+    if (sampling.repetition_penalty != 1) return refuse("repetition_penalty");
+    if (sampling.frequency_penalty != 0) return refuse("frequency_penalty");
+    if (sampling.presence_penalty != 0) return refuse("presence_penalty");
+    if (!sampling.logit_bias.empty()) return refuse("logit_bias");
+    if (sampling.min_tokens > 0) return refuse("min_tokens");
+    if (sampling.num_logprobs >= 0) return refuse("logprobs");
+    return ok_status();
+  }
+
+  Status draw_on_device(Forward& step, std::int64_t num_rows, TensorView logits) {
+    OpContext& ops = step.ops();
+    const std::vector<SampleRow> rows(static_cast<std::size_t>(num_rows));
+    const TensorView scores = ops.temporary(DType::f32, {num_rows});
+    return sample(ops, {.logits = logits, .rows = rows, .tokens = step.output(0), .log_probs = scores});
   }
 
   SampleRow sample_row(const resource::SamplerPool& sampler, const resource::SamplerRow& wanted,
@@ -162,6 +203,7 @@ class TextDecoder final : public engine::ComponentBody {
   }
 
   TextDecoderRefs refs_;
+  Value any_token_ = HostValue::i32(std::vector<std::int32_t>{0});  // what captured rows are recorded with
   int num_threads_ = 1;
   nn::Linear embedding_, head_;
   std::unique_ptr<DecoderStack> stack_;

@@ -161,11 +161,7 @@ Result<DecoderConfig> DecoderConfig::read(const ModelSource& source) {
   const bool gguf = source.checkpoint->format() == weights::Format::gguf;
   MSTAR_TRY_ASSIGN(DecoderConfig out, gguf ? read_gguf(source) : read_hf(source));
   MSTAR_TRY(check(out));
-  MSTAR_TRY_ASSIGN(const std::string kept, source.options.get_string("weights", "stored"));
-  out.decoder.keep_blocks = kept == "stored";
-  MSTAR_TRY_ASSIGN(out.decoder.context_tokens, context_of(source, out.decoder.context_tokens));
-  MSTAR_TRY_ASSIGN(out.decoder.kv_tokens, kv_tokens_of(source));
-  MSTAR_TRY_ASSIGN(out.decoder.prefix_cache, source.options.get_bool("prefix_cache", true));
+  MSTAR_TRY(out.decoder.read_options(source));
   return out;
 }
 

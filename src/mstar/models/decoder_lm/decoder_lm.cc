@@ -15,6 +15,7 @@ Result<decl::Decl> declare_decoder_lm(const ModelSource& source) {
                                                         .head_dim = c.layer.head_dim,
                                                         .page_tokens = 16,
                                                         .max_tokens_per_request = c.decoder.context_tokens,
+                                                        .dtype = c.decoder.activations(),
                                                         .prefix_cache = c.decoder.prefix_cache,
                                                         .pool_tokens = c.decoder.kv_tokens});
   add_text_decoder(d, std::shared_ptr<const TextDecoderConfig>(config, &config->decoder),

@@ -16,6 +16,7 @@ Result<decl::Decl> declare_qwen35(const ModelSource& source) {
                                       .head_dim = c.attention.head_dim,
                                       .page_tokens = 16,
                                       .max_tokens_per_request = c.decoder.context_tokens,
+                                      .dtype = c.decoder.activations(),
                                       .prefix_cache = c.decoder.prefix_cache,
                                       .pool_tokens = c.decoder.kv_tokens});
   const std::int64_t layers = c.num_delta_layers();
@@ -23,7 +24,8 @@ Result<decl::Decl> declare_qwen35(const ModelSource& source) {
     state.delta = d.resource(decl::RecurrentState{
         .name = "decoder.state",
         .tensors = {{"conv", {layers, c.delta.taps - 1, c.delta.conv_width()}},
-                    {"rule", {layers, c.delta.heads, c.delta.key_dim, c.delta.value_dim}, c.state}}});
+                    {"rule", {layers, c.delta.heads, c.delta.key_dim, c.delta.value_dim}, c.state}},
+        .double_buffered = c.decoder.backend == Backend::cuda});
   TextDecoderParts parts{.kv = state.kv,
                          .build = [config, state](const nn::LoadContext& load, engine::BuildContext& build) {
                            return build_qwen35_stack(*config, state, load, build);

@@ -250,12 +250,8 @@ Result<Qwen35Config> Qwen35Config::read(const ModelSource& source) {
   MSTAR_TRY(check(out));
   out.attention.dim = out.delta.dim = out.decoder.dim;
   out.attention.norm_epsilon = out.delta.norm_epsilon = out.decoder.norm_epsilon;
-  MSTAR_TRY_ASSIGN(const std::string kept, source.options.get_string("weights", "stored"));
-  out.decoder.keep_blocks = kept == "stored";
   MSTAR_TRY_ASSIGN(out.state, state_dtype(source));
-  MSTAR_TRY_ASSIGN(out.decoder.context_tokens, context_of(source, out.decoder.context_tokens));
-  MSTAR_TRY_ASSIGN(out.decoder.kv_tokens, kv_tokens_of(source));
-  MSTAR_TRY_ASSIGN(out.decoder.prefix_cache, source.options.get_bool("prefix_cache", true));
+  MSTAR_TRY(out.decoder.read_options(source));
   return out;
 }
 
