@@ -74,9 +74,11 @@ int run(int num_tokens) {
     measure_node(report, **cuda);
     report.section("kernels against the CPU");
     check_ops(report, **cuda);
+    check_attention_tiles(report, **cuda);
     report.section("toy decoder");
     check_decoder(report, **cuda);
     report.section("cost of a step");
+    time_attention(report, **cuda);
     measure_steps(report, **cuda, num_tokens);
     report.section("a worker");
     check_worker(report, **cuda, num_tokens);

@@ -35,6 +35,9 @@ std::string text(const char* format, Args... args) {
 
 // Every CUDA kernel against the CPU's on the ops' case lists, and the same bits for a row in any batch.
 void check_ops(Report& report, Device& cuda);
+// The same for paged attention on tensor cores, and its times.
+void check_attention_tiles(Report& report, Device& cuda);
+void time_attention(Report& report, Device& cuda);
 // The toy decoder: CPU, eager CUDA, captured CUDA.
 void check_decoder(Report& report, Device& cuda);
 // Host and device time of a step. `num_tokens` per request.

@@ -17,12 +17,20 @@ constexpr Kernel<PagedAttentionArgs> kPaged[] = {
 };
 constexpr Kernel<SlotAttentionArgs> kSlots[] = {{"cpu", Backend::cpu, nullptr, attention_slots_cpu}};
 
-Status check_queries(const TensorView& q, const TensorView& out, const RaggedView& rows, float scale,
-                     std::int64_t kv_heads, std::int64_t head_dim) {
+// [tokens, heads, head_dim] of f32, on CUDA also of bf16.
+bool are_heads(const OpContext& context, const TensorView& view, std::int64_t num_tokens, std::int64_t num_heads,
+               std::int64_t head_dim) {
+  TensorView as_f32 = view;
+  if (context.backend() == Backend::cuda && view.dtype == DType::bf16) as_f32.dtype = DType::f32;
+  return is_token_heads(as_f32, num_tokens, num_heads, head_dim);
+}
+
+Status check_queries(const OpContext& context, const TensorView& q, const TensorView& out, const RaggedView& rows,
+                     float scale, std::int64_t kv_heads, std::int64_t head_dim) {
   MSTAR_OP_EXPECT("attention", scale > 0);
   MSTAR_OP_EXPECT("attention", q.shape.rank() == 3 && q.dim(1) > 0 && kv_heads > 0 && q.dim(1) % kv_heads == 0);
-  MSTAR_OP_EXPECT("attention", is_token_heads(q, rows.num_tokens, q.dim(1), head_dim));
-  MSTAR_OP_EXPECT("attention", is_token_heads(out, rows.num_tokens, q.dim(1), head_dim));
+  MSTAR_OP_EXPECT("attention", are_heads(context, q, rows.num_tokens, q.dim(1), head_dim));
+  MSTAR_OP_EXPECT("attention", are_heads(context, out, rows.num_tokens, q.dim(1), head_dim));
   MSTAR_OP_EXPECT("attention", rows.num_rows == 0 || rows.offsets != nullptr);
   return {};
 }
@@ -36,7 +44,7 @@ bool is_kv_pair(const TensorView& keys, const TensorView& values) {
 
 Status attention_dense(OpContext& context, const DenseAttentionArgs& args) {
   MSTAR_OP_EXPECT("attention", args.k.shape.rank() == 3 && args.v.shape.rank() == 3);
-  MSTAR_TRY(check_queries(args.q, args.out, args.rows, args.scale, args.k.dim(1), args.k.dim(2)));
+  MSTAR_TRY(check_queries(context, args.q, args.out, args.rows, args.scale, args.k.dim(1), args.k.dim(2)));
   MSTAR_OP_EXPECT("attention", is_token_heads(args.k, args.rows.num_tokens, args.k.dim(1), args.k.dim(2)));
   MSTAR_OP_EXPECT("attention", is_token_heads(args.v, args.rows.num_tokens, args.k.dim(1), args.k.dim(2)));
   return run_first_fit(context, args, kDense, "attention_dense");
@@ -46,14 +54,14 @@ Status attention_paged(OpContext& context, const PagedAttentionArgs& args) {
   MSTAR_OP_EXPECT("attention", is_kv_pair(args.kv.keys, args.kv.values));
   MSTAR_OP_EXPECT("attention", args.kv.page_tokens % kKeyUnit == 0 && args.kv.keys.dim(1) == args.kv.page_tokens);
   MSTAR_OP_EXPECT("attention", args.kv.lengths && args.kv.page_table);
-  MSTAR_TRY(check_queries(args.q, args.out, args.rows, args.scale, args.kv.keys.dim(2), args.kv.keys.dim(3)));
+  MSTAR_TRY(check_queries(context, args.q, args.out, args.rows, args.scale, args.kv.keys.dim(2), args.kv.keys.dim(3)));
   return run_first_fit(context, args, kPaged, "attention_paged");
 }
 
 Status attention_slots(OpContext& context, const SlotAttentionArgs& args) {
   MSTAR_OP_EXPECT("attention", is_kv_pair(args.kv.keys, args.kv.values));
   MSTAR_OP_EXPECT("attention", args.kv.keys.dim(1) % kKeyUnit == 0 && args.kv.lengths && args.kv.slots);
-  MSTAR_TRY(check_queries(args.q, args.out, args.rows, args.scale, args.kv.keys.dim(2), args.kv.keys.dim(3)));
+  MSTAR_TRY(check_queries(context, args.q, args.out, args.rows, args.scale, args.kv.keys.dim(2), args.kv.keys.dim(3)));
   return run_first_fit(context, args, kSlots, "attention_slots");
 }
 

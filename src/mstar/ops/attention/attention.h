@@ -30,17 +30,25 @@ std::size_t attention_dense_workspace_bytes(std::int64_t num_tokens, int kv_head
                                             std::int64_t num_rows = 1);
 
 struct PagedAttentionArgs {
-  TensorView q;  // [tokens, heads, head_dim] f32; tokens may lie apart
+  TensorView q;  // [tokens, heads, head_dim] f32, on CUDA also bf16; tokens may lie apart
   RaggedView rows;
   PagedKvView kv;      // after kv_append
   float scale = 1.0f;  // > 0
-  TensorView out;      // [tokens, heads, head_dim] f32
+  TensorView out;      // [tokens, heads, head_dim] of q's type
 };
 
 // Causal: query i of row r, which has n queries here, is at position kv.lengths[r] - n + i and sees keys up to itself.
 // head_dim and page_tokens are multiples of 16. Errors: internal (shapes).
+//
+// On CUDA, with bf16 pages, head_dim 64, 128 or 256 and rows on 16 bytes, tensor cores do it. Rows of one token are cut
+// into splits of keys: scores and weights keep about 16 bits of mantissa, so the result is good to about 1e-5. Longer
+// rows with bf16 queries round the weights to bf16; those with f32 queries go the CPU's way, slowly. A query's bits
+// depend on its own row, on whether that has one token or more (a call with as many tokens as rows counts as one of
+// single tokens), and on nothing else of the call. All can be captured.
 Status attention_paged(OpContext& context, const PagedAttentionArgs& args);
 std::size_t attention_paged_workspace_bytes(int head_dim, int num_threads);
+// What a call on CUDA takes besides, and gives back. `max_context`: tokens that the page table has room for.
+std::size_t attention_paged_split_bytes(std::int64_t num_rows, int heads, int head_dim, std::int64_t max_context);
 
 struct SlotAttentionArgs {
   TensorView q;  // [tokens, heads, head_dim] f32; tokens may lie apart

@@ -194,6 +194,11 @@ std::size_t attention_dense_workspace_bytes(std::int64_t num_tokens, int kv_head
 std::size_t attention_paged_workspace_bytes(int head_dim, int num_threads) {
   return tile_workspace_bytes(head_dim, num_threads);
 }
+std::size_t attention_paged_split_bytes(std::int64_t num_rows, int heads, int head_dim, std::int64_t max_context) {
+  return static_cast<std::size_t>(num_rows * heads * attention_max_splits(max_context) * (head_dim + 2)) *
+             sizeof(float) +
+         512;
+}
 std::size_t attention_slots_workspace_bytes(int head_dim, int num_threads) {
   return tile_workspace_bytes(head_dim, num_threads);
 }

@@ -1,6 +1,6 @@
+// Which kernel attends what, and the one that takes all types and head sizes.
 #include "mstar/ops/attention/attention_kernels.h"
-#include "mstar/ops/attention/kv_layout_cuda.cuh"
-#include "mstar/ops/cuda_kernel.cuh"
+#include "mstar/ops/attention/tile_cuda.cuh"
 
 namespace mstar {
 namespace {
@@ -11,11 +11,11 @@ constexpr int kThreads = 128;  // also keys of a block, as on the CPU
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kMaxHeadDim = 256;
 
-// One block per (query, head), in the CPU's order of arithmetic: thread t scores key t of a block of 128, then thread i
-// adds dimension i of the values key by key.
-template <class Element>
-__global__ void __launch_bounds__(kThreads)
-    attend(Rows q, const std::int32_t* offsets, int num_rows, Pages pages, int group, float scale, Rows out) {
+// One block per (query, head) of rows with at least `least` tokens, in the CPU's order of arithmetic: thread t scores
+// key t of a block of 128, then thread i adds dimension i of the values key by key.
+template <class Element, class Q>
+__global__ void __launch_bounds__(kThreads) attend(TokenHeads<const Q> q, const std::int32_t* offsets, int num_rows,
+                                                   Pages pages, int group, int least, float scale, TokenHeads<Q> out) {
   constexpr int kGroup = 16 / sizeof(Element);
   constexpr int kAhead = 8;  // value rows in flight
   __shared__ float query[kMaxHeadDim];
@@ -24,9 +24,10 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float maxima[kWarps];
   const int token = blockIdx.x, head = blockIdx.y, kv_head = head / group, d = pages.head_dim;
   const int row = row_of(offsets, num_rows, token);
+  if (offsets[row + 1] - offsets[row] < least) return;
   // The keys up to this token's own; what lies past the row's pages cannot be read.
   const int num_keys = min(pages.lengths[row] - (offsets[row + 1] - token) + 1, pages.max_pages * pages.page_tokens);
-  for (int i = threadIdx.x; i < d; i += kThreads) query[i] = q.row(token)[head * d + i];
+  for (int i = threadIdx.x; i < d; i += kThreads) query[i] = widen(q.data[token * q.token_stride + head * d + i]);
   __syncthreads();
 
   constexpr int kPerThread = kMaxHeadDim / kThreads;
@@ -78,26 +79,53 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int part = 0; part < kPerThread; ++part) {
     const int i = part * kThreads + threadIdx.x;
-    if (i < d) out.row(token)[head * d + i] = num_keys > 0 ? sums[part] / total : 0.0f;
+    if (i < d) out.data[token * out.token_stride + head * d + i] = narrow<Q>(num_keys > 0 ? sums[part] / total : 0.0f);
   }
+}
+
+template <class Q>
+Status attend_any(OpContext& context, const PagedAttentionArgs& args, int least) {
+  const Pages pages = pages_of(args.kv);
+  const int heads = static_cast<int>(args.q.dim(1));
+  return with_float_type(args.kv.keys.dtype, [&](auto element) {
+    attend<decltype(element), Q><<<dim3(args.rows.num_tokens, heads), kThreads, 0, stream_of(context)>>>(
+        token_heads_of<const Q>(args.q), args.rows.offsets, args.rows.num_rows, pages, heads / pages.kv_heads, least,
+        args.scale, token_heads_of<Q>(args.out));
+    return cuda_launch_status("attention_paged");
+  });
+}
+
+Status attend_any(OpContext& context, const PagedAttentionArgs& args, int least) {
+  return args.q.dtype == DType::bf16 ? attend_any<__nv_bfloat16>(context, args, least)
+                                     : attend_any<float>(context, args, least);
+}
+
+bool starts_on_16_bytes(const TensorView& view) {
+  const auto stride = static_cast<std::size_t>(view.stride(0)) * dtype_bytes(view.dtype);
+  return reinterpret_cast<std::uintptr_t>(view.pointer) % 16 == 0 && (view.dim(0) <= 1 || stride % 16 == 0);
+}
+
+bool fits_tiles(const PagedAttentionArgs& args) {
+  const std::int64_t d = args.kv.keys.dim(3);
+  return args.kv.keys.dtype == DType::bf16 && (d == 64 || d == 128 || d == 256) && starts_on_16_bytes(args.q) &&
+         starts_on_16_bytes(args.out);
 }
 
 }  // namespace
 
 bool attention_paged_cuda_fits(const OpContext&, const PagedAttentionArgs& args) {
-  return args.kv.keys.dim(3) <= kMaxHeadDim;
+  return args.kv.keys.dim(3) <= kMaxHeadDim && args.q.dtype == args.out.dtype;
 }
 
+// Chosen by the views alone, so that a captured step may be replayed with other lengths and rows.
 Status attention_paged_cuda(OpContext& context, const PagedAttentionArgs& args) {
-  if (args.rows.num_tokens == 0) return {};
-  const Pages pages = pages_of(args.kv);
-  const int heads = static_cast<int>(args.q.dim(1));
-  return with_float_type(args.kv.keys.dtype, [&](auto element) {
-    attend<decltype(element)><<<dim3(args.rows.num_tokens, heads), kThreads, 0, stream_of(context)>>>(
-        rows_of(args.q), args.rows.offsets, args.rows.num_rows, pages, heads / pages.kv_heads, args.scale,
-        rows_of(args.out));
-    return cuda_launch_status("attention_paged");
-  });
+  const int tokens = args.rows.num_tokens, rows = args.rows.num_rows;
+  if (tokens == 0) return {};
+  if (!fits_tiles(args)) return attend_any(context, args, 0);
+  if (tokens == rows) return attention_decode_cuda(context, args, true);
+  // Rows of one token keep the kernel, and the bits, that they have in a step without prompts.
+  if (rows > 1) MSTAR_TRY(attention_decode_cuda(context, args, false));
+  return args.q.dtype == DType::bf16 ? attention_prefill_cuda(context, args, 2) : attend_any(context, args, 2);
 }
 
 }  // namespace mstar

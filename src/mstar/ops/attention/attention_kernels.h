@@ -1,13 +1,33 @@
 // The kernels of attention, for its tables.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "mstar/ops/attention/attention.h"
 
 namespace mstar {
 Status attention_dense_cpu(OpContext& context, const DenseAttentionArgs& args);
 Status attention_paged_cpu(OpContext& context, const PagedAttentionArgs& args);
 Status attention_slots_cpu(OpContext& context, const SlotAttentionArgs& args);
-// Defined where the build has CUDA. head_dim <= 256.
+
+// On CUDA a query of a row of one token is attended in splits of so many keys, twice as many where a row would need
+// more splits than there are, and so on.
+inline constexpr int kAttentionSplitKeys = 64;
+inline constexpr int kAttentionMaxSplits = 64;
+inline int attention_max_splits(std::int64_t max_context) {
+  return static_cast<int>(
+      std::clamp<std::int64_t>((max_context + kAttentionSplitKeys - 1) / kAttentionSplitKeys, 1, kAttentionMaxSplits));
+}
+
+// ---- defined where the build has CUDA
+// head_dim <= 256, q and out of one type.
 bool attention_paged_cuda_fits(const OpContext& context, const PagedAttentionArgs& args);
 Status attention_paged_cuda(OpContext& context, const PagedAttentionArgs& args);
+// Its parts. The first two for bf16 pages, head_dim 64, 128 or 256, and rows on 16 bytes; the second for bf16 queries.
+// `all_tokens`: there are as many tokens as rows, and the call attends them all, however they lie; else only those of
+// rows with one token.
+Status attention_decode_cuda(OpContext& context, const PagedAttentionArgs& args, bool all_tokens);
+// Rows of at least `least` tokens.
+Status attention_prefill_cuda(OpContext& context, const PagedAttentionArgs& args, int least);
 }  // namespace mstar
