@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Serves models with random weights at real size on a GPU and loads them through HTTP; the table comes last.
+
+    gpu_bench.py --mstar ./mstar --models models --run qwen3-0.6b:1,32 --run qwen3.5-0.8b:1,32,64 [--seconds 15] [--json FILE] [-- SERVE FLAGS]
+
+Closed loop, 640 tokens in (ids) and 256 out, ignore_eos, each row for about --seconds after a warm-up of as many requests as clients.
+"ready" is from the start of the process to /ready; "first" the first request's time over the median at c=1.
+"""
+import argparse
+import hashlib
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+PORT = 8123
+URL = "http://127.0.0.1:%d" % PORT
+
+
+def ask(path):
+    with urllib.request.urlopen(URL + path, timeout=5) as answer:
+        return answer.read().decode()
+
+
+class Server:
+    def __init__(self, command, log):
+        self.log = open(log, "w")
+        self.begun = time.monotonic()
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
+
+    def wait_ready(self):
+        while self.process.poll() is None and time.monotonic() - self.begun < 240:
+            try:
+                ask("/ready")
+                return time.monotonic() - self.begun
+            except OSError:
+                time.sleep(0.02)
+        return None
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(40)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def counters():
+    wanted = ("mstar_steps_total", "mstar_step_rows_total", "mstar_graph_replays_total", "mstar_eager_steps_total", "mstar_step_allocations_total",
+              "mstar_host_syncs_total", "mstar_rows_ahead_total")
+    out = {}
+    for line in ask("/metrics").splitlines():
+        name = line.split("{")[0].split(" ")[0]
+        if name in wanted:
+            out[name] = out.get(name, 0) + float(line.rsplit(" ", 1)[1])
+    return out
+
+
+def load(mstar, clients, requests, warmup, lengths, pid, path):
+    command = [mstar, "bench", "--url", URL, "--concurrency", str(clients), "--requests", str(requests), "--warmup", str(warmup), "--input", "640",
+               "--output", lengths, "--ignore-eos", "--server-pid", str(pid), "--json", path]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit("bench failed:\n" + done.stdout)
+    return json.loads(pathlib.Path(path).read_text())["figures"]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mstar", default="./mstar")
+    parser.add_argument("--models", default="models")
+    parser.add_argument("--run", action="append", required=True, help="MODEL:CLIENTS,CLIENTS...")
+    parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--output", default="256")
+    parser.add_argument("--json")
+    parser.add_argument("serve", nargs="*")
+    args = parser.parse_args()
+    print("binary", hashlib.sha256(pathlib.Path(args.mstar).read_bytes()).hexdigest()[:16])
+    rows, raw = [], {}
+    for run in args.run:
+        model, clients = run.split(":")
+        clients = [int(c) for c in clients.split(",")]
+        log = "/tmp/serve-%s.log" % model
+        server = Server([args.mstar, "serve", "%s/%s" % (args.models, model), "--load-format", "dummy", "--port", str(PORT), "--max-requests",
+                         str(max(clients)), *args.serve], log)
+        ready = server.wait_ready()
+        if ready is None:
+            rows.append((model, "-", "did not start: " + pathlib.Path(log).read_text()[-1500:]))
+            server.stop()
+            continue
+        pid = server.process.pid
+        first = load(args.mstar, 1, 1, 0, args.output, pid, "/tmp/first.json")
+        rate = None
+        for c in clients:
+            probe = load(args.mstar, c, max(c, 2), 0, args.output, pid, "/tmp/probe.json")
+            rate = max(probe["output_tokens_per_s"], 1e-9)
+            per_request = 256.0 if args.output == "256" else 264.0
+            requests = max(2 * c, int(args.seconds * rate / per_request))
+            before = counters()
+            result = load(args.mstar, c, requests, c, args.output, pid, "/tmp/row.json")
+            after = counters()
+            delta = {name: after[name] - before.get(name, 0) for name in after}
+            raw["%s c=%d" % (model, c)] = {"bench": result, "counters": delta, "ready_s": ready, "first": first}
+            steps = max(delta.get("mstar_steps_total", 1), 1)
+            rows.append((model, str(c), "%.0f tok/s  TTFT p50 %.1f ms  ITL p50 %.3f p99 %.3f ms  steps %d eager %d alloc %d syncs %d ahead %d  ready %.2f s first %.1f ms" % (
+                result["output_tokens_per_s"], result["ttft_ms"]["p50"], result["itl_ms"]["p50"], result["itl_ms"]["p99"], steps,
+                delta.get("mstar_eager_steps_total", -1), delta.get("mstar_step_allocations_total", -1), delta.get("mstar_host_syncs_total", -1),
+                delta.get("mstar_rows_ahead_total", -1), ready, first["e2e_ms"]["p50"])))
+            print(*rows[-1], flush=True)
+        server.stop()
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(raw, indent=1))
+    print("\nmodel  clients  result")
+    for row in rows:
+        print("  ".join(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Packs build/cuda's mstar and cuda_slice with the shared libraries that a bare machine may lack (all but the C library's
+# and CUDA's own, of which the machine must have 13.0's), the sizes of bench/models and the scripts of bench/ into
+# DIRECTORY/gpu.tar.xz: bench/pack_gpu.sh DIRECTORY
+set -euo pipefail
+cd "$(dirname "$0")/.."
+to=${1:?directory}
+staging=$(mktemp -d)
+trap 'rm -rf "$staging"' EXIT
+mkdir -p "$staging/lib" "$to"
+for program in build/cuda/mstar build/cuda/bench/*; do
+  [ -f "$program" ] && [ -x "$program" ] || continue
+  strip -o "$staging/$(basename "$program")" "$program"
+  ldd "$program" | awk '$3 ~ /^\// { print $3 }'
+done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libcu[a-zA-Z]*|libnvJitLink|libnvrtc[a-z-]*)\.so' | xargs -r cp -L -t "$staging/lib"
+cp -r bench/models bench/*.sh "$staging/"
+tar -C "$staging" -c . | xz -T0 -3 > "$to/gpu.tar.xz"
+du -h "$to/gpu.tar.xz"
