@@ -10,11 +10,11 @@ namespace {
 class PhasedFrontend final : public Frontend {
  public:
   explicit PhasedFrontend(std::vector<std::size_t> phases) : phases_(std::move(phases)) {}
-  Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) override {
-    models_asked.push_back(request.model);
-    waiting_.push_back(std::move(sink));
+  Result<std::vector<RequestId>> submit_call(CallRequests call) override {
+    models_asked.push_back(call.requests.front().model);
+    waiting_.push_back(std::move(call.sinks.front()));
     const std::size_t wanted = phase < phases_.size() ? phases_[phase] : 1;
-    if (waiting_.size() < wanted) return RequestId(waiting_.size());
+    if (waiting_.size() < wanted) return std::vector{RequestId(waiting_.size())};
     for (std::size_t i = 0; i < waiting_.size(); ++i) {
       const bool fails = phase == failing_phase && i < num_failing;
       waiting_[i]->on_event(fails ? RequestEvent(Failed{internal_error("copy " + std::to_string(i))})
@@ -23,7 +23,7 @@ class PhasedFrontend final : public Frontend {
     }
     waiting_.clear();
     ++phase;
-    return RequestId(99);
+    return std::vector{RequestId(99)};
   }
   void abort(RequestId) override {}
   Status push(RequestId, std::string_view, const HostValue&, bool) override { return ok_status(); }

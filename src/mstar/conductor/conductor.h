@@ -68,8 +68,9 @@ class Conductor final : public Frontend {
   void stop();
   void receive(wire::ToConductor message) { inbox_.push(Inbox(std::move(message))); }
 
-  // unavailable also while a part of the model has no worker.
-  Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) override;
+  // unavailable also while a part of the model has no worker. There are max_concurrent_requests + max_queued_requests
+  // places.
+  Result<std::vector<RequestId>> submit_call(CallRequests call) override;
   Result<decl::TextCodec> text_codec(std::string_view model) const override;
   void abort(RequestId request) override { inbox_.push(Inbox(Abort{request})); }
   Status push(RequestId request, std::string_view port, const HostValue& value, bool done) override;
@@ -130,13 +131,18 @@ class Conductor final : public Frontend {
   };
 
   // conductor_frontend.cc: any thread
-  Result<std::uint32_t> find_model(std::string_view name) const;  // index into options_.models
-  Result<Submit> make_submit(decl::ApiRequest& request) const;
+  // Places of a call that is being read; given back unless keep() is called.
+  class Places;
+  Result<std::uint32_t> find_model(std::string_view name) const;      // index into options_.models
+  Result<Submit> find_served(const decl::ApiRequest& request) const;  // its model and surface
+  Status reserve(int num_choices, const char* field);
+  Result<Submit> make_submit(const decl::ApiRequest& request) const;
+  static Submit choice_of(const Submit& first, int choice);
   // Empty when each part of the model has a ready worker. Caller holds state_mutex_.
   std::string why_not_served(const ServedDeployment& served) const;
   std::string why_not_ready() const;
-  void close_inputs(RequestId request);  // of a request that has ended
-  void forget_submitted();               // of a request that did not get in
+  void close_inputs(RequestId request);     // of a request that has ended
+  void forget_submitted(int num_requests);  // that did not get in
 
   // ---- owner thread ----
   // conductor.cc: life and admission

@@ -52,16 +52,22 @@ Result<decl::TextCodec> Conductor::text_codec(std::string_view name) const {
   return *codec;
 }
 
-Result<Conductor::Submit> Conductor::make_submit(decl::ApiRequest& request) const {
-  Submit submit;
-  const auto& served = options_.models;
-  MSTAR_TRY_ASSIGN(const std::uint32_t model, find_model(request.model));
-  submit.model = model;
-  submit.surface = served[model].compiled->declaration().surface_for(request.route);
-  if (!submit.surface)
-    return std::move(invalid_request("the model '" + served[model].name + "' does not serve " +
+Result<Conductor::Submit> Conductor::find_served(const decl::ApiRequest& request) const {
+  Submit out;
+  MSTAR_TRY_ASSIGN(out.model, find_model(request.model));
+  const ServedDeployment& served = options_.models[out.model];
+  out.surface = served.compiled->declaration().surface_for(request.route);
+  if (!out.surface)
+    return std::move(invalid_request("the model '" + served.name + "' does not serve " +
                                      std::string(decl::route_name(request.route))))
         .with_field("model");
+  std::lock_guard lock(state_mutex_);
+  if (const std::string reason = why_not_served(served); !reason.empty()) return unavailable(reason);
+  return out;
+}
+
+Result<Conductor::Submit> Conductor::make_submit(const decl::ApiRequest& request) const {
+  MSTAR_TRY_ASSIGN(Submit submit, find_served(request));
   // A model's intake may call libraries that throw.
   try {
     MSTAR_TRY_ASSIGN(decl::Intake intake, submit.surface->intake(request));
@@ -72,44 +78,97 @@ Result<Conductor::Submit> Conductor::make_submit(decl::ApiRequest& request) cons
   } catch (const std::exception& error) {
     return internal_error(std::string("the request could not be read: ") + error.what());
   }
-  const decl::Decl& declaration = served[model].compiled->declaration();
-  if (!client_input_ports(declaration).empty()) submit.client = std::make_shared<ClientInputs>(declaration);
   return submit;
 }
 
-Result<RequestId> Conductor::submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) {
+// Shares what the prompt has become.
+Conductor::Submit Conductor::choice_of(const Submit& first, int choice) {
+  Submit out = first;
+  if (choice == 0) return out;
+  auto params = std::make_shared<decl::RequestParams>(*first.params);
+  params->sampling.seed += static_cast<std::uint64_t>(choice);
+  if (params->fields.has("seed")) params->fields.set("seed", static_cast<std::int64_t>(params->sampling.seed));
+  out.params = std::move(params);
+  return out;
+}
+
+class Conductor::Places {
+ public:
+  Places(Conductor& conductor, int num) : conductor_(conductor), num_(num) {}
+  ~Places() {
+    if (num_ > 0) conductor_.forget_submitted(num_);
+  }
+  Places(const Places&) = delete;
+  Places& operator=(const Places&) = delete;
+  void keep() { num_ = 0; }
+
+ private:
+  Conductor& conductor_;
+  int num_;
+};
+
+Status Conductor::reserve(int num_choices, const char* field) {
+  const int most = options_.max_concurrent_requests + options_.max_queued_requests;
+  if (num_choices > most)
+    return std::move(invalid_request("'" + std::string(field) + "' asks for " + std::to_string(num_choices) +
+                                     " answers in one call; this server has room for " + std::to_string(most) + " (" +
+                                     std::to_string(options_.max_concurrent_requests) + " running, " +
+                                     std::to_string(options_.max_queued_requests) + " waiting)"))
+        .with_field(field);
+  int now = num_submitted_.load();
+  do {
+    if (now + num_choices > most)
+      return exhausted("the queue is full (" + std::to_string(options_.max_queued_requests) +
+                       " waiting); try again shortly");
+  } while (!num_submitted_.compare_exchange_weak(now, now + num_choices));
+  return ok_status();
+}
+
+Result<std::vector<RequestId>> Conductor::submit_call(CallRequests call) {
   if (draining_) return unavailable("the server is shutting down");
-  MSTAR_TRY_ASSIGN(Submit submit, make_submit(request));
-  {
-    std::lock_guard lock(state_mutex_);
-    if (const std::string reason = why_not_served(options_.models[submit.model]); !reason.empty())
-      return unavailable(reason);
+  for (const decl::ApiRequest& request : call.requests) {
+    if (auto served = find_served(request); !served) return std::move(served.error());
   }
-  const int allowed = options_.max_concurrent_requests + options_.max_queued_requests;
-  if (num_submitted_.fetch_add(1) >= allowed) {
-    forget_submitted();
-    return exhausted("the queue is full (" + std::to_string(options_.max_queued_requests) +
-                     " waiting); try again shortly");
+  const int num_choices = static_cast<int>(call.requests.size()) * call.choices_per_request;
+  MSTAR_TRY(reserve(num_choices, call.choices_per_request > 1 ? "n" : "prompt"));
+  Places places(*this, num_choices);
+  std::vector<Submit> submits;
+  submits.reserve(static_cast<std::size_t>(num_choices));
+  for (const decl::ApiRequest& request : call.requests) {
+    if (call.wanted && !call.wanted()) return cancelled("nobody waits for the answer any more");
+    MSTAR_TRY_ASSIGN(const Submit first, make_submit(request));
+    const decl::Decl& declaration = options_.models[first.model].compiled->declaration();
+    const bool takes_inputs = !client_input_ports(declaration).empty();
+    for (int k = 0; k < call.choices_per_request; ++k) {
+      Submit& submit = submits.emplace_back(choice_of(first, k));
+      if (takes_inputs) submit.client = std::make_shared<ClientInputs>(declaration);
+      submit.sink = std::move(call.sinks[submits.size() - 1]);
+    }
   }
-  submit.sink = std::move(sink);
-  std::lock_guard lock(submit_mutex_);
-  const RequestId id(next_id_++);
-  submit.id = id;
-  if (submit.client) {
-    std::lock_guard open_lock(open_mutex_);
-    open_[id] = submit.client;
+  std::vector<RequestId> ids;
+  ids.reserve(submits.size());
+  std::lock_guard lock(submit_mutex_);  // stop() closes the inbox before the first of them, or behind the last
+  for (Submit& submit : submits) {
+    const RequestId id = submit.id = RequestId(next_id_++);
+    if (submit.client) {
+      std::lock_guard open_lock(open_mutex_);
+      open_[id] = submit.client;
+    }
+    if (!inbox_.push(Inbox(std::move(submit)))) {
+      close_inputs(id);
+      return unavailable("the server is shutting down");
+    }
+    ids.push_back(id);
   }
-  if (inbox_.push(Inbox(std::move(submit)))) return id;
-  close_inputs(id);
-  forget_submitted();
-  return unavailable("the server is shutting down");
+  places.keep();
+  return ids;
 }
 
 // drain() waits for the number.
-void Conductor::forget_submitted() {
+void Conductor::forget_submitted(int num_requests) {
   {
     std::lock_guard lock(state_mutex_);
-    num_submitted_.fetch_sub(1);
+    num_submitted_.fetch_sub(num_requests);
   }
   state_changed_.notify_all();
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -54,14 +55,35 @@ struct RuntimeState {
   std::string reason;  // why it is not ready, for people
 };
 
+// What one call of a client asks of the runtime: each request as often as it wants answers of it.
+struct CallRequests {
+  std::vector<decl::ApiRequest> requests;
+  int choices_per_request = 1;  // their seeds count up from the request's own
+  // One for each choice; those of one request follow each other. Owners: the caller and the runtime.
+  std::vector<std::shared_ptr<EventSink>> sinks;
+  // Asked before each request is read, from the thread of submit_call: false when nobody waits for the answers any
+  // more. Empty: somebody does.
+  std::function<bool()> wanted = {};
+};
+
 // Implemented by the conductor; a fake one drives the server's tests. Thread: any.
 class Frontend {
  public:
   virtual ~Frontend() = default;
-  // The sink's last event comes after every chunk. Errors at once: unknown model (invalid_request, field "model"), a
-  // bad field, exhausted when the queue is full (429), unavailable while draining (503). Owners of the sink: the caller
-  // and the runtime.
-  virtual Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) = 0;
+  // All choices get places at once, or none does; each request's prompt is read once. A sink's last event comes after
+  // every chunk. Errors at once, and then no sink hears anything: unknown model (invalid_request, field "model"), more
+  // choices than there are places (invalid_request, field "n" or "prompt"), a bad field, exhausted when too few places
+  // are free (429), unavailable while draining (503), cancelled when the call is not wanted any more. Cost: that of
+  // reading the prompts.
+  virtual Result<std::vector<RequestId>> submit_call(CallRequests call) = 0;
+  // One request of one choice.
+  Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) {
+    CallRequests call;
+    call.requests.push_back(std::move(request));
+    call.sinks.push_back(std::move(sink));
+    MSTAR_TRY_ASSIGN(const std::vector<RequestId> ids, submit_call(std::move(call)));
+    return ids.front();
+  }
   // The client went away: work stops, pages return; the sink gets Failed{cancelled} if it had no terminal event yet.
   virtual void abort(RequestId request) = 0;
   // More of an input that arrives while the request waits or runs (a FromClient port, by name); `done`: nothing

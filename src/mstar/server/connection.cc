@@ -50,6 +50,11 @@ void Exchange::close() {
   events_.clear();
 }
 
+bool Exchange::closed() const {
+  std::lock_guard lock(mutex_);
+  return closed_;
+}
+
 Connection::Connection(std::shared_ptr<net::io_context> io, Socket socket, std::shared_ptr<ServerCore> core)
     : io_(std::move(io)),
       core_(std::move(core)),
@@ -286,8 +291,13 @@ void Connection::check_deadlines() {
     return reply_error(http_error(408, "the request took too long to arrive", "request_timeout"), true);
   }
   if (now >= call_deadline_) {
+    const std::string limit = std::to_string(config_.request_timeout.count() / 1000) + " s";
+    const HttpError error =
+        http_error(504,
+                   has_events_ ? "the request took longer than " + limit
+                               : "the request waited longer than " + limit + " for its turn; try again later",
+                   "request_timeout");
     abort_call("timeout");
-    const HttpError error = http_error(504, "the request took too long", "request_timeout");
     return finish_call(&error, false, {});
   }
   if (now >= peer_check_at_) check_peer();

@@ -8,6 +8,7 @@
 #include <boost/asio/strand.hpp>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -44,13 +45,14 @@ class Exchange final {
   // Thread: the runtime's. Queues the event and wakes the connection's strand.
   void put(std::size_t choice, RequestEvent event);
   std::vector<ChoiceEvent> take();
-  void close();  // later events are dropped
+  void close();         // later events are dropped
+  bool closed() const;  // nobody waits for them any more
 
  private:
   const std::shared_ptr<net::io_context> io_;  // keeps strand_ valid
   const Strand strand_;
   const std::weak_ptr<Connection> connection_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<ChoiceEvent> events_;
   bool woken_ = false;
   bool closed_ = false;
@@ -68,13 +70,10 @@ class ChoiceSink final : public EventSink {
   const std::size_t choice_;
 };
 
-// A call whose requests the runtime has, or why it has none of them.
-struct BegunCall {
-  std::shared_ptr<Exchange> exchange;
+// What a call's body asks for, or why it asks for nothing.
+struct ParsedCall {
   std::string request_id;
-  std::unique_ptr<AnswerWriter> answer;
-  bool head_at_once = false;
-  std::vector<RequestId> choices;  // those that were submitted
+  std::optional<Call> call;
   std::optional<HttpError> error;
 };
 
@@ -108,10 +107,18 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void check_deadlines();
   void check_peer();
 
-  // connection_answer.cc: requests, answers and writing
+  // connection_call.cc: requests and calls
   void on_request();
-  void on_call();
-  void on_begun(BegunCall call);
+  bool is_long_work(Endpoint endpoint) const;
+  void begin_call();
+  void on_long_work();
+  void on_call(Endpoint endpoint);
+  void on_parsed(const std::shared_ptr<Exchange>& exchange, ParsedCall& parsed);
+  void on_submitted(const std::shared_ptr<Exchange>& exchange, Result<std::vector<RequestId>> choices,
+                    bool head_at_once);
+  void give(Reply answer);
+
+  // connection_answer.cc: answers and writing
   void reply(int status, std::string_view content_type, std::string body, const HttpError* error = nullptr,
              bool preflight = false);
   void reply_error(const HttpError& error, bool must_close);
@@ -153,9 +160,10 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::string request_id_;
 
   std::shared_ptr<Exchange> exchange_;    // null: no call in flight
-  std::unique_ptr<AnswerWriter> answer_;  // null: the call has not begun
+  std::unique_ptr<AnswerWriter> answer_;  // null: the call's body has not been read
   RequestId call_id_;                     // of its first choice
-  std::vector<RequestId> choices_;        // invalid where a choice has ended
+  std::vector<RequestId> choices_;        // invalid where a choice has ended; empty before the runtime has them
+  bool has_events_ = false;               // something came of the runtime
   std::size_t num_open_choices_ = 0;
   std::string whole_body_;  // of an answer that does not stream
   bool head_sent_ = false;  // of a streamed answer

@@ -1,12 +1,9 @@
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/post.hpp>
-#include <exception>
 #include <utility>
 
 #include "mstar/base/log.h"
 #include "mstar/server/connection.h"
-#include "mstar/server/input_api.h"
 
 namespace mstar::server {
 namespace {
@@ -16,8 +13,6 @@ using std::chrono::steady_clock;
 
 // Small pieces are joined into buffers of about this size.
 constexpr std::size_t kJoinBytes = 64 << 10;
-// From this size on a text's request is made in the background.
-constexpr std::size_t kLongBodyBytes = 16 << 10;
 
 // The route's path, or what is printable of an unknown one.
 std::string log_name(const RequestReader& reader) {
@@ -25,43 +20,6 @@ std::string log_name(const RequestReader& reader) {
   std::string out = reader.head().method + " ";
   if (reader.match().route) return out.append(reader.match().route->path);
   for (const char c : reader.head().path.substr(0, 100)) out += c > ' ' && c < 0x7F ? c : '?';
-  return out;
-}
-
-// Those whose prompt may be long.
-bool endpoint_reads_text(Endpoint endpoint) {
-  return endpoint == Endpoint::chat_completions || endpoint == Endpoint::completions;
-}
-
-void submit_choices(Endpoint endpoint, Form form, ServerCore& core, BegunCall& out) {
-  auto call = make_call(endpoint, std::move(form), core.frontend, out.request_id);
-  if (!call) {
-    out.error = to_http(call.error(), Stage::body);
-    return;
-  }
-  for (std::size_t i = 0; i < num_choices(*call); ++i) {
-    auto submitted = core.frontend.submit(take_choice(*call, i), std::make_shared<ChoiceSink>(out.exchange, i));
-    if (!submitted) {
-      out.error = to_http(submitted.error(), Stage::submit);
-      return;
-    }
-    out.choices.push_back(*submitted);
-  }
-  out.answer = std::move(call->answer);
-  out.head_at_once = call->head_at_once;
-}
-
-// Parses the call and submits its requests; their events go to `exchange`. Thread: any.
-BegunCall begin_call(Endpoint endpoint, Form form, ServerCore& core, std::shared_ptr<Exchange> exchange,
-                     std::string request_id) {
-  BegunCall out;
-  out.exchange = std::move(exchange);
-  out.request_id = std::move(request_id);
-  try {
-    submit_choices(endpoint, std::move(form), core, out);
-  } catch (const std::exception& thrown) {  // memory ran out
-    out.error = http_error(500, std::string("the request could not be read: ") + thrown.what(), "internal_error");
-  }
   return out;
 }
 
@@ -73,100 +31,9 @@ void Connection::set_busy(bool busy) {
   core_->set_busy(busy);
 }
 
-void Connection::on_request() {
-  request_id_ = reader_.head().request_id;
-  if (reader_.error()) return reply_error(*reader_.error(), false);
-  if (reader_.head().method == "OPTIONS") return reply(204, {}, {}, nullptr, true);
-  const Endpoint endpoint = reader_.match().route->endpoint;
-  if (is_call(endpoint)) return on_call();
-  Reply answer = endpoint == Endpoint::input
-                     ? push_input(reader_.head(), reader_.match().rest, reader_.take_form(), *core_)
-                     : answer_at_once(reader_.match(), reader_.take_form(), core_->frontend, core_->metrics);
-  HttpError retry;
-  retry.retry_after_s = answer.retry_after_s;
-  reply(answer.status, answer.content_type, std::move(answer.body), &retry);
-}
-
-void Connection::on_call() {
-  const Endpoint endpoint = reader_.match().route->endpoint;
-  if (peer_done_) {  // nobody waits for an answer, but perhaps for the word that there is none
-    auto call = make_call(endpoint, reader_.take_form(), core_->frontend, request_id_);
-    return call ? close() : reply_error(to_http(call.error(), Stage::body), false);
-  }
-  exchange_ = std::make_shared<Exchange>(io_, socket_.get_executor(), weak_from_this());
-  core_->metrics.calls_in_flight(1);
-  phase_ = Phase::call;
-  head_sent_ = false;
-  whole_body_.clear();
-  choices_.clear();
-  // A long prompt takes its time to become tokens, which other connections must not wait for.
-  if (endpoint_reads_text(endpoint) && reader_.body_bytes() > kLongBodyBytes) {
-    auto form = std::make_shared<Form>(reader_.take_form());
-    core_->in_background([self = shared_from_this(), exchange = exchange_, endpoint, form, id = request_id_] {
-      auto begun = std::make_shared<BegunCall>(begin_call(endpoint, std::move(*form), *self->core_, exchange, id));
-      net::post(self->socket_.get_executor(), [self, begun] {
-        self->on_begun(std::move(*begun));
-        self->arm_timer();
-      });
-    });
-    return read();
-  }
-  on_begun(begin_call(endpoint, reader_.take_form(), *core_, exchange_, request_id_));
-}
-
-void Connection::on_begun(BegunCall call) {
-  if (exchange_ != call.exchange) {  // the client has left meanwhile
-    for (const RequestId each : call.choices) core_->frontend.abort(each);
-    return;
-  }
-  request_id_ = std::move(call.request_id);
-  choices_ = std::move(call.choices);
-  if (call.error) {
-    end_call();
-    abort_choices();
-    return reply_error(*call.error, false);
-  }
-  answer_ = std::move(call.answer);
-  num_open_choices_ = choices_.size();
-  call_id_ = choices_.front();
-  core_->calls.add(request_id_, call_id_);
-  if (call.head_at_once && answer_->streams()) send_head();
-  const SteadyTime now = steady_clock::now();
-  call_deadline_ = now + config_.request_timeout;
-  if (!answer_->keep_alive_frame().empty()) keep_alive_at_ = now + config_.sse_keep_alive;
-  read();  // only to see the client go
-  on_events();
-}
-
-void Connection::on_events() {
-  if (!exchange_ || !answer_) return;
-  std::string out;
-  std::optional<HttpError> error;
-  bool finished = false;
-  for (auto& [choice, event] : exchange_->take()) {
-    Status written;
-    if (const auto* chunk = std::get_if<decl::Chunk>(&event)) {
-      written = answer_->on_chunk(choice, *chunk, out);
-    } else {
-      choices_[choice] = RequestId();
-      if (const auto* done = std::get_if<Finished>(&event)) {
-        written = answer_->on_finished(choice, *done, out);
-        finished = --num_open_choices_ == 0;
-      } else {
-        error = to_http(std::get<Failed>(event).error, Stage::running);
-      }
-    }
-    if (!written) error = to_http(written.error(), Stage::running);
-    if (error || finished) break;
-  }
-  if (error) abort_choices();
-  finish_call(error ? &*error : nullptr, finished, std::move(out));
-  arm_timer();
-}
-
 void Connection::finish_call(const HttpError* error, bool finished, std::string out) {
   const bool last = error || finished;
-  if (!answer_->streams()) {
+  if (!answer_ || !answer_->streams()) {
     whole_body_ += out;
     if (!last) return;
     end_call();

@@ -99,16 +99,9 @@ std::size_t num_choices(const Call& call) {
   return call.requests.size() * static_cast<std::size_t>(call.choices_per_request);
 }
 
-decl::ApiRequest take_choice(Call& call, std::size_t choice) {
-  const auto per_request = static_cast<std::size_t>(call.choices_per_request);
-  const std::size_t k = choice % per_request;
-  decl::ApiRequest& request = call.requests[choice / per_request];
-  decl::ApiRequest out = k + 1 < per_request ? request : std::move(request);
-  const auto it = out.fields.values().find("seed");
-  if (k > 0 && it != out.fields.values().end())
-    if (const auto* seed = std::get_if<std::int64_t>(&it->second))
-      out.fields.set("seed", static_cast<std::int64_t>(static_cast<std::uint64_t>(*seed) + k));
-  return out;
+bool is_work(Endpoint endpoint) {
+  return endpoint == Endpoint::chat_completions || endpoint == Endpoint::completions ||
+         endpoint == Endpoint::generate || endpoint == Endpoint::tokenize || endpoint == Endpoint::detokenize;
 }
 
 Reply answer_at_once(const RouteMatch& match, const Form& form, const Frontend& frontend, const Metrics& metrics) {

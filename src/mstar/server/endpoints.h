@@ -22,9 +22,9 @@ bool is_call(Endpoint endpoint);  // goes to the runtime; else answer_at_once() 
 
 // The GET routes, and those that read a body but no model. An unknown model is 404.
 Reply answer_at_once(const RouteMatch& match, const Form& form, const Frontend& frontend, const Metrics& metrics);
-// What a call asks of the runtime, counted through all of its requests. Each choice is taken once, in their order.
-std::size_t num_choices(const Call& call);
-decl::ApiRequest take_choice(Call& call, std::size_t choice);
+std::size_t num_choices(const Call& call);  // of all of its requests
+// Whether a long body keeps the thread that answers it: texts become tokens, JSON a tree.
+bool is_work(Endpoint endpoint);
 // The POST routes: requests for the runtime. `request_id` may be replaced by one that the form names.
 Result<Call> make_call(Endpoint endpoint, Form form, const Frontend& frontend, std::string& request_id);
 

@@ -57,7 +57,29 @@ void FakeFrontend::two_segments(FakeJob& job) {
   job.finish(std::move(metadata));
 }
 
-Result<RequestId> FakeFrontend::submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) {
+Result<std::vector<RequestId>> FakeFrontend::submit_call(CallRequests call) {
+  std::function<void(const CallRequests&)> hook;
+  {
+    std::lock_guard lock(mutex_);
+    hook = before_submit_;
+  }
+  if (hook) hook(call);
+  if (call.wanted && !call.wanted()) return cancelled("nobody waits any more");
+  std::vector<RequestId> out;
+  for (const decl::ApiRequest& request : call.requests)
+    for (int k = 0; k < call.choices_per_request; ++k) {
+      decl::ApiRequest choice = request;
+      if (request.fields.has("seed")) {
+        const auto seed = static_cast<std::uint64_t>(request.fields.get_int("seed", 0).value_or(0));
+        choice.fields.set("seed", static_cast<std::int64_t>(seed + static_cast<std::uint64_t>(k)));
+      }
+      MSTAR_TRY_ASSIGN(const RequestId id, take(std::move(choice), call.sinks[out.size()]));
+      out.push_back(id);
+    }
+  return out;
+}
+
+Result<RequestId> FakeFrontend::take(decl::ApiRequest request, std::shared_ptr<EventSink> sink) {
   bool known = false;
   for (const ServedModel& model : models())
     known = known || model.name == request.model ||
@@ -133,14 +155,24 @@ std::vector<ServedModel> FakeFrontend::models() const {
 Result<decl::TextCodec> FakeFrontend::text_codec(std::string_view model) const {
   if (model != "lab/fake-llm") return Frontend::text_codec(model);
   decl::TextCodec out;
-  out.tokenize = [](const decl::ApiRequest& request) -> Result<std::vector<std::int32_t>> {
+  const auto hook = [this] {
+    std::function<void()> wanted;
+    {
+      std::lock_guard lock(mutex_);
+      wanted = before_codec_;
+    }
+    if (wanted) wanted();
+  };
+  out.tokenize = [hook](const decl::ApiRequest& request) -> Result<std::vector<std::int32_t>> {
+    hook();
     const std::string& text = request.route == decl::Route::chat_completions ? request.messages_json : request.text;
     if (text.empty()) return invalid_request("nothing to cut").with_field("prompt");
     std::vector<std::int32_t> ids;
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
   };
-  out.detokenize = [](std::span<const std::int32_t> ids) -> Result<std::string> {
+  out.detokenize = [hook](std::span<const std::int32_t> ids) -> Result<std::string> {
+    hook();
     std::string text;
     for (const std::int32_t id : ids) {
       if (id > 255) return invalid_request("no such token").with_field("tokens");
@@ -172,6 +204,16 @@ void FakeFrontend::set_state(RuntimeState state) {
 void FakeFrontend::refuse_with(std::optional<Error> error) {
   std::lock_guard lock(mutex_);
   refusal_ = std::move(error);
+}
+
+void FakeFrontend::before_submit(std::function<void(const CallRequests&)> hook) {
+  std::lock_guard lock(mutex_);
+  before_submit_ = std::move(hook);
+}
+
+void FakeFrontend::before_codec(std::function<void()> hook) {
+  std::lock_guard lock(mutex_);
+  before_codec_ = std::move(hook);
 }
 
 decl::ApiRequest FakeFrontend::last_request() const {

@@ -58,7 +58,7 @@ class FakeFrontend final : public Frontend {
   // Says "Hello world." and "Bye." in two segments, in English, 4.5 seconds.
   static void two_segments(FakeJob& job);
 
-  Result<RequestId> submit(decl::ApiRequest request, std::shared_ptr<EventSink> sink) override;
+  Result<std::vector<RequestId>> submit_call(CallRequests call) override;
   void abort(RequestId request) override;
   // Ports "action" and "sound"; the rest as the conductor has it.
   Status push(RequestId request, std::string_view port, const HostValue& value, bool done) override;
@@ -70,7 +70,11 @@ class FakeFrontend final : public Frontend {
 
   void set_script(Script script);
   void set_state(RuntimeState state);
-  void refuse_with(std::optional<Error> error);  // what submit answers
+  void refuse_with(std::optional<Error> error);  // what submit_call answers
+  // Called before a call is taken in, on its thread; what it throws goes to the caller.
+  void before_submit(std::function<void(const CallRequests&)> hook);
+  // Called by the text codec's functions, likewise.
+  void before_codec(std::function<void()> hook);
   int num_submitted() const { return num_submitted_; }
   int num_aborted() const { return num_aborted_; }
   // The last request submitted; empty before the first.
@@ -78,10 +82,14 @@ class FakeFrontend final : public Frontend {
   std::vector<decl::ApiRequest> requests() const;  // all, in their order
 
  private:
+  Result<RequestId> take(decl::ApiRequest request, std::shared_ptr<EventSink> sink);
+
   mutable std::mutex mutex_;
   Script script_;
   RuntimeState state_;
   std::optional<Error> refusal_;
+  std::function<void(const CallRequests&)> before_submit_;
+  std::function<void()> before_codec_;
   std::vector<decl::ApiRequest> requests_;
   std::map<RequestId, std::shared_ptr<FakeJob>> jobs_;
   std::vector<std::thread> threads_;

@@ -59,7 +59,16 @@ struct HttpServer::Threads {
         acceptor(net::make_strand(*io)),
         pause(acceptor.get_executor()),
         background(kBackgroundThreads) {
-    core->in_background = [this](std::function<void()> work) { net::post(background, std::move(work)); };
+    // One piece of work a connection waits there at most, with the memory of its body.
+    core->in_background = [this](std::function<void()> work) {
+      net::post(background, [work = std::move(work)] {
+        try {
+          work();
+        } catch (const std::exception& thrown) {  // its request runs into its time-out
+          log_error("a request was lost to an exception: {}", thrown.what());
+        }
+      });
+    };
   }
 
   Status listen();

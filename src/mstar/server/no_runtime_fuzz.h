@@ -16,7 +16,7 @@ inline void require(bool condition) {
 
 class NoRuntime final : public Frontend {
  public:
-  Result<RequestId> submit(decl::ApiRequest, std::shared_ptr<EventSink>) override { return unavailable("no runtime"); }
+  Result<std::vector<RequestId>> submit_call(CallRequests) override { return unavailable("no runtime"); }
   void abort(RequestId) override {}
   Status push(RequestId, std::string_view, const HostValue&, bool) override { return unavailable("no runtime"); }
   std::vector<ServedModel> models() const override {
