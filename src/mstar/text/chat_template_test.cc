@@ -45,6 +45,24 @@ TEST(ChatTemplate, PrintsAsPython) {
   EXPECT_EQ(text_of("{{ strftime_now('%d %b %Y') }}"), "02 Jan 2025");
 }
 
+// As jinja2 with json.dumps prints them.
+TEST(ChatTemplate, IntegersUpTo64BitsWithoutASign) {
+  const char* const json = R"({"t":{"maximum":18446744073709551615,"m":9223372036854775808,"k":9223372036854775807}})";
+  EXPECT_EQ(text_of("{{ t|tojson }}", json),
+            R"({"maximum": 18446744073709551615, "m": 9223372036854775808, "k": 9223372036854775807})");
+  EXPECT_EQ(text_of("{{ t.maximum }} {{ t }}", json),
+            "18446744073709551615 {'maximum': 18446744073709551615, 'm': 9223372036854775808, 'k': "
+            "9223372036854775807}");
+  EXPECT_EQ(text_of("{{ t.m is integer }} {{ t.m is number }} {{ t.m > 5 }} {{ t.m == 9223372036854775808.0 }} "
+                    "{{ t.m < t.maximum }} {{ t.m == t.m }} {{ t.k < t.m }} {{ 'x' if t.m }}",
+                    json),
+            "True True True True True True True x");
+  EXPECT_EQ(text_of("{{ t.m|int }} {{ t.m|abs }} {{ t.m|string }} {{ '%d'|format(t.maximum) }} {{ t.m * 1.0 }}", json),
+            "9223372036854775808 9223372036854775808 9223372036854775808 18446744073709551615 9.223372036854776e+18");
+  EXPECT_EQ(text_of("{{ {t.m: 1}[t.m] }}", json), "1");
+  EXPECT_NE(text_of("{{ t.m + 1 }}", json).find("beyond 64 bits"), std::string::npos);
+}
+
 TEST(ChatTemplate, NamesTheLineOfAFailure) {
   const auto syntax = render("a\nb\n{% if x %}\n{{ 1 + }}\n{% endif %}");
   ASSERT_FALSE(syntax);

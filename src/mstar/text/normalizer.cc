@@ -135,9 +135,10 @@ std::string Normalizer::apply_step(const Step& step, std::string text, bool pref
   }
 }
 
-std::string Normalizer::apply(std::string_view text, bool prefix_allowed) const {
+std::string Normalizer::apply(std::string_view text, bool prefix_allowed, bool at_start) const {
   std::string out(text);
-  for (const Step& step : steps_) out = apply_step(step, std::move(out), prefix_allowed);
+  for (const Step& step : steps_)
+    if (at_start || step.kind != Kind::prepend) out = apply_step(step, std::move(out), prefix_allowed && at_start);
   return out;
 }
 

@@ -26,8 +26,9 @@ class Normalizer {
   bool empty() const { return steps_.empty(); }
   // `text` must be valid UTF-8, and so is the answer. Characters are those of the linked ICU; the
   // `tokenizers` package has the tables of Unicode 9 and leaves later characters as they are.
-  // `prefix_allowed`: SentencePiece's step may put a space before the text.
-  std::string apply(std::string_view text, bool prefix_allowed = true) const;
+  // `prefix_allowed`: SentencePiece's step may put a space before the text. Without `at_start` the text goes on from
+  // another one: nothing is put before it.
+  std::string apply(std::string_view text, bool prefix_allowed = true, bool at_start = true) const;
 
  private:
   struct Step {

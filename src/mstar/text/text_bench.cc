@@ -6,6 +6,7 @@
 #include "mstar/base/check.h"
 #include "mstar/text/byte_level.h"
 #include "mstar/text/chat_template.h"
+#include "mstar/text/stop_strings.h"
 #include "mstar/text/tokenizer.h"
 
 namespace mstar {
@@ -133,6 +134,25 @@ void render(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }
 BENCHMARK(render)->Arg(1)->Arg(8)->Arg(100)->Unit(benchmark::kMicrosecond);
+
+// Text in pieces of 4 bytes; stop strings that never match, or nearly do at each byte.
+void push_stop_strings(benchmark::State& state) {
+  const bool nearly = state.range(1) != 0;
+  std::vector<std::string> strings;
+  for (std::int64_t i = 0; i < state.range(0); ++i)
+    strings.push_back((nearly ? std::string(4000, 'a') : prose(4000)) + static_cast<char>('A' + i));
+  const std::string text = nearly ? std::string(1 << 20, 'a') : prose(1 << 20);
+  for (auto _ : state) {
+    StopStrings stops(strings);
+    for (std::size_t at = 0; at < text.size(); at += 4)
+      benchmark::DoNotOptimize(stops.push(std::string_view(text).substr(at, 4)));
+  }
+  state.SetBytesProcessed(state.iterations() * std::ssize(text));
+}
+BENCHMARK(push_stop_strings)
+    ->ArgsProduct({{0, 1, 16}, {0, 1}})
+    ->ArgNames({"strings", "nearly"})
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace mstar

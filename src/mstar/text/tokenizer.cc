@@ -12,6 +12,7 @@
 #include "mstar/text/normalizer.h"
 #include "mstar/text/pre_tokenizer.h"
 #include "mstar/text/sentencepiece_model.h"
+#include "mstar/text/special_guard.h"
 #include "mstar/text/token_decoder.h"
 #include "mstar/text/tokenizer_json.h"
 #include "mstar/text/unigram.h"
@@ -39,18 +40,6 @@ Result<std::string> read_file(const std::string& path) {
   return bytes;
 }
 
-constexpr std::string_view kGuard = "\xEF\xB7\x90";  // U+FDD0, no character
-
-std::string without_guards(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (std::size_t at = text.find(kGuard); at != std::string_view::npos; at = text.find(kGuard)) {
-    out.append(text.substr(0, at));
-    text.remove_prefix(at + kGuard.size());
-  }
-  return out.append(text);
-}
-
 // At most `most` bytes, no character cut.
 std::size_t whole_characters(std::string_view text, std::size_t most) {
   if (text.size() <= most) return text.size();
@@ -67,6 +56,7 @@ struct Tokenizer::Parts {
   std::variant<text::Bpe, text::Unigram, text::WordPiece> model;
   text::AddedTokenFinder raw_tokens;         // looked for in the text as it is
   text::AddedTokenFinder normalized_tokens;  // and in the normalised text
+  text::SpecialGuard special_guard;
   std::vector<std::int32_t> prefix_ids;
   std::vector<std::int32_t> suffix_ids;
   std::int64_t strip_spaces = 0;  // from the start of a decoded text
@@ -109,12 +99,13 @@ struct Tokenizer::Parts {
   }
 
   void encode_part(std::string_view part, PartRules rules, Scratch& scratch, std::vector<std::int32_t>& ids) const {
-    using text::TakeTokens;
-    const bool holds_guard = rules.guarded && part.find(kGuard) != std::string_view::npos;
-    // A user's spelling may become that of a special token by normalisation only.
-    if (holds_guard && rules.take == TakeTokens::all) rules.take = TakeTokens::all_but_special;
-    const std::string normal = normalizer.empty() ? std::string() : normalizer.apply(part, rules.prefix_allowed);
-    if (!normalizer.empty()) part = normal;
+    const bool holds_guard = rules.guarded && part.find(text::kGuard) != std::string_view::npos;
+    std::string normal;
+    if (!normalizer.empty()) {
+      normal = holds_guard ? text::normalize_guarded(normalizer, part, rules.prefix_allowed)
+                           : normalizer.apply(part, rules.prefix_allowed);
+      part = normal;
+    }
     normalized_tokens.split(part, rules.take, scratch.normalized_spans);
     for (const text::TokenSpan& span : scratch.normalized_spans) {
       if (span.id >= 0) {
@@ -123,7 +114,7 @@ struct Tokenizer::Parts {
       }
       std::string_view plain = part.substr(span.begin, span.end - span.begin);
       if (holds_guard) {
-        scratch.unguarded = without_guards(plain);
+        scratch.unguarded = text::without_guards(plain);
         plain = scratch.unguarded;
       }
       encode_plain(plain, rules.at_start && span.begin == 0, scratch, ids);
@@ -163,6 +154,7 @@ Result<std::unique_ptr<Tokenizer::Parts>> Tokenizer::build(const text::Tokenizer
     const bool normalize = token.normalized && !parts->normalizer.empty();
     const std::string normal = normalize ? parts->normalizer.apply(token.content) : std::string(token.content);
     (token.normalized ? parts->normalized_tokens : parts->raw_tokens).add(normal, token);
+    if (token.special) parts->special_guard.add(token.content);
     add(token.content, normal, token.id, true, token.special);
   }
   MSTAR_TRY_ASSIGN(parts->vocabulary, text::Vocabulary::build(entries));
@@ -227,18 +219,9 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeOptions
 
 std::string Tokenizer::guard(std::string_view user_text) const {
   std::string text = is_valid_utf8(user_text) ? std::string(user_text) : replace_invalid_utf8(user_text);
-  for (std::size_t at = text.find(kGuard); at != std::string::npos; at = text.find(kGuard))
-    text.replace(at, kGuard.size(), kReplacementUtf8);
-  std::string out;
-  out.reserve(text.size());
-  if (parts_->normalized_tokens.has_special() && !text.empty()) out.append(kGuard);
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = utf8_step(std::string_view(text).substr(at)).length_bytes;
-    out.append(text, at, length);
-    if (parts_->raw_tokens.special_at(text, at)) out.append(kGuard);
-    at += length;
-  }
-  return out;
+  for (std::size_t at = text.find(text::kGuard); at != std::string::npos; at = text.find(text::kGuard, at))
+    text.replace(at, text::kGuard.size(), kReplacementUtf8);
+  return parts_->special_guard.guard(text, parts_->raw_tokens, parts_->normalized_tokens, parts_->normalizer);
 }
 
 void Tokenizer::append_bytes(std::int32_t id, DecodeState& state, std::string& out) const {

@@ -79,8 +79,9 @@ class Tokenizer {
   std::vector<std::int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
 
   // `user_text` with a mark (U+FDD0, which becomes U+FFFD where the text itself holds it) within each special token
-  // that it spells out: after chat templates and other joining, encode({.parse_special = true, .guarded = true}) reads
-  // the special tokens of the template and none of the user's.
+  // that it spells out, and where it could be a part of one with what stands beside it (see special_guard.h): after
+  // chat templates and other joining, encode({.parse_special = true, .guarded = true}) reads the special tokens of the
+  // template and none of the user's. All other text comes back as it is, so that templates can compare it.
   std::string guard(std::string_view user_text) const;
 
   // The text of `ids`, always valid UTF-8: bytes that form no character are U+FFFD, one for each maximal subpart. Ids

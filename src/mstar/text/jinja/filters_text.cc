@@ -175,6 +175,7 @@ Result<Value> to_int(Renderer& r, const Value& subject, const Arguments& a) {
   if (subject.is(Kind::undefined)) return r.fail(subject.text());
   double real = 0;
   if (subject.is_int_like()) return Value::integer(subject.as_int());
+  if (subject.is(Kind::large_integer)) return subject;
   if (subject.is(Kind::string)) {
     if (const auto value = parse_int(subject.text(), static_cast<int>(base))) return Value::integer(*value);
     const auto value = parse_real(subject.text());
@@ -206,6 +207,7 @@ Result<Value> absolute(Renderer& r, const Value& subject, const Arguments& a) {
   MSTAR_TRY_ASSIGN(const Bound bound, Bound::bind(r, a, {}));
   if (subject.is(Kind::undefined)) return r.fail(subject.text());
   if (subject.is(Kind::real)) return Value::real(std::abs(subject.as_real()));
+  if (subject.is(Kind::large_integer)) return subject;
   if (!subject.is_int_like()) return r.fail("bad operand type for abs(): '" + std::string(type_name(subject)) + "'");
   return subject.as_int() < 0 ? r.binary("-", Value::integer(0), subject) : Value::integer(subject.as_int());
 }
@@ -222,6 +224,7 @@ Result<Value> round_filter(Renderer& r, const Value& subject, const Arguments& a
   if (precision < 0 || precision > 300) return r.fail("round: a precision out of range");
   if (method == "common") {
     if (subject.is_int_like()) return Value::integer(subject.as_int());
+    if (subject.is(Kind::large_integer)) return subject;
     if (!std::isfinite(subject.as_real())) return subject;
     // The nearest decimal of the exact value, half to even, as printf rounds.
     char buffer[1024];

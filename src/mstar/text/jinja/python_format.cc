@@ -129,8 +129,8 @@ Result<std::string> format_number(const Value& value, const FieldSpec& spec) {
     if (spec.type != '\0' && std::string_view("bdoxXn").find(spec.type) == std::string_view::npos) {
       return type_error("unknown format code for an int");
     }
-    negative = value.as_int() < 0;
-    const auto bits = static_cast<std::uint64_t>(value.as_int());
+    negative = value.is_int_like() && value.as_int() < 0;
+    const auto bits = value.is_int_like() ? static_cast<std::uint64_t>(value.as_int()) : value.as_large();
     digits = integer_digits(negative ? 0 - bits : bits, spec, prefix);
   }
   if (spec.grouping != '\0') {

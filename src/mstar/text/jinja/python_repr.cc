@@ -121,6 +121,9 @@ class JsonWriter {
       case Kind::integer:
         out_.append(std::to_string(value.as_int()));
         return {};
+      case Kind::large_integer:
+        out_.append(std::to_string(value.as_large()));
+        return {};
       case Kind::real:
         out_.append(json_real(value.as_real()));
         return {};
@@ -176,6 +179,8 @@ class JsonWriter {
         return std::string(key.as_bool() ? "true" : "false");
       case Kind::integer:
         return std::to_string(key.as_int());
+      case Kind::large_integer:
+        return std::to_string(key.as_large());
       case Kind::real:
         return json_real(key.as_real());
       default:
@@ -297,6 +302,8 @@ std::string to_text(const Value& value) {
       return value.as_bool() ? "True" : "False";
     case Kind::integer:
       return std::to_string(value.as_int());
+    case Kind::large_integer:
+      return std::to_string(value.as_large());
     case Kind::real:
       return real_repr(value.as_real());
     case Kind::string:

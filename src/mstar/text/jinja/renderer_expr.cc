@@ -374,6 +374,8 @@ Result<Value> Renderer::binary(std::string_view op, const Value& left, const Val
     if (side->is(Kind::undefined)) return fail(side->text());
   }
   if (left.is_number() && right.is_number()) {
+    const bool any_large = left.is(Kind::large_integer) || right.is(Kind::large_integer);
+    if (any_large && !left.is(Kind::real) && !right.is(Kind::real)) return fail("an integer beyond 64 bits");
     if (left.is_int_like() && right.is_int_like()) return integer_op(op, left.as_int(), right.as_int());
     return real_op(op, left.as_real(), right.as_real());
   }

@@ -24,6 +24,7 @@ bool is_kind(const Value& v) {
 bool is_defined(const Value& v) { return !v.is(Kind::undefined); }
 bool is_true(const Value& v) { return v.is(Kind::boolean) && v.as_bool(); }
 bool is_false(const Value& v) { return v.is(Kind::boolean) && !v.as_bool(); }
+bool is_integer(const Value& v) { return v.is(Kind::integer) || v.is(Kind::large_integer); }
 bool is_any_number(const Value& v) { return v.is_number(); }
 bool is_indexed(const Value& v) {
   return v.is(Kind::string) || v.is(Kind::dict) || v.is(Kind::list) || v.is(Kind::tuple) || v.is(Kind::range) ||
@@ -92,7 +93,7 @@ constexpr Named kTests[] = {
     {"boolean", plain<is_kind<Kind::boolean>>},
     {"true", plain<is_true>},
     {"false", plain<is_false>},
-    {"integer", plain<is_kind<Kind::integer>>},
+    {"integer", plain<is_integer>},
     {"float", plain<is_kind<Kind::real>>},
     {"number", plain<is_any_number>},
     {"string", plain<is_kind<Kind::string>>},

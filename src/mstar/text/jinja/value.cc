@@ -52,11 +52,13 @@ Result<Value> convert_object(const simdjson::dom::object& object, int depth) {
 
 Value convert_scalar(const simdjson::dom::element& e) {
   std::int64_t integer = 0;
+  std::uint64_t large = 0;
   double real = 0;
   bool flag = false;
   std::string_view text;
   if (e.get_bool().get(flag) == simdjson::SUCCESS) return Value::boolean(flag);
   if (e.get_int64().get(integer) == simdjson::SUCCESS) return Value::integer(integer);
+  if (e.get_uint64().get(large) == simdjson::SUCCESS) return Value::large_integer(large);
   if (e.get_double().get(real) == simdjson::SUCCESS) return Value::real(real);
   if (e.get_string().get(text) == simdjson::SUCCESS) return Value::string(std::string(text));
   return Value::none();
@@ -81,8 +83,6 @@ Result<Value> convert(const simdjson::dom::element& e, int depth) {
       if (e.get_object().get(object) != simdjson::SUCCESS) return Value::dict({});
       return convert_object(object, depth);
     }
-    case Type::UINT64:
-      return invalid_request("JSON holds an integer beyond 64 bits");
     default:
       return convert_scalar(e);
   }
@@ -127,6 +127,11 @@ Value Value::boolean(bool b) {
 Value Value::integer(std::int64_t i) {
   Value out(Kind::integer);
   out.integer_ = i;
+  return out;
+}
+Value Value::large_integer(std::uint64_t i) {
+  Value out(i >> 63 ? Kind::large_integer : Kind::integer);
+  out.integer_ = static_cast<std::int64_t>(i);
   return out;
 }
 Value Value::real(double d) {
@@ -257,6 +262,8 @@ bool truthy(const Value& value) {
     case Kind::boolean:
     case Kind::integer:
       return value.as_int() != 0;
+    case Kind::large_integer:
+      return true;
     case Kind::real:
       return value.as_real() != 0;
     case Kind::string:
@@ -271,13 +278,19 @@ bool truthy(const Value& value) {
   }
 }
 
+namespace {
+
+// Any number: 64 bits of mantissa, so an integer loses nothing.
+long double wide(const Value& v) {
+  if (v.is(Kind::large_integer)) return static_cast<long double>(v.as_large());
+  return v.is_int_like() ? static_cast<long double>(v.as_int()) : static_cast<long double>(v.as_real());
+}
+
+}  // namespace
+
 bool equal(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
     if (a.is_int_like() && b.is_int_like()) return a.as_int() == b.as_int();
-    // 64 bits of mantissa: an integer loses nothing.
-    const auto wide = [](const Value& v) {
-      return v.is_int_like() ? static_cast<long double>(v.as_int()) : static_cast<long double>(v.as_real());
-    };
     return wide(a) == wide(b);
   }
   if (a.kind() != b.kind()) return false;
@@ -307,9 +320,12 @@ std::optional<std::string> key_of(const Value& value) {
     case Kind::boolean:
     case Kind::integer:
       return integer_key(value.as_int());
+    case Kind::large_integer:
+      return "i" + std::to_string(value.as_large());
     case Kind::real: {
       const double d = value.as_real();
       if (std::abs(d) < 9e18 && d == std::trunc(d)) return integer_key(static_cast<std::int64_t>(d));
+      if (d >= 0x1p63 && d < 0x1p64) return "i" + std::to_string(static_cast<std::uint64_t>(d));
       return "f" + std::to_string(std::hash<double>()(d));
     }
     case Kind::string:
@@ -331,9 +347,6 @@ std::optional<std::string> key_of(const Value& value) {
 std::optional<bool> less(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
     if (a.is_int_like() && b.is_int_like()) return a.as_int() < b.as_int();
-    const auto wide = [](const Value& v) {
-      return v.is_int_like() ? static_cast<long double>(v.as_int()) : static_cast<long double>(v.as_real());
-    };
     return wide(a) < wide(b);
   }
   if (a.kind() != b.kind()) return std::nullopt;
@@ -344,9 +357,9 @@ std::optional<bool> less(const Value& a, const Value& b) {
 }
 
 std::string_view type_name(const Value& value) {
-  constexpr std::string_view kNames[] = {"Undefined",   "NoneType",   "bool",      "int",   "float",
-                                         "str",         "list",       "tuple",     "range", "dict_keys",
-                                         "dict_values", "dict_items", "generator", "dict",  "object"};
+  constexpr std::string_view kNames[] = {"Undefined",  "NoneType",  "bool",  "int",   "int",       "float",
+                                         "str",        "list",      "tuple", "range", "dict_keys", "dict_values",
+                                         "dict_items", "generator", "dict",  "object"};
   return kNames[static_cast<std::size_t>(value.kind())];
 }
 

@@ -19,6 +19,7 @@ enum class Kind : std::uint8_t {
   none,
   boolean,
   integer,
+  large_integer,  // from 2^63 to 2^64 - 1, as JSON may hold it: shown and compared, but not computed with
   real,
   string,
   list,
@@ -50,6 +51,7 @@ class Value {
   static Value none() { return Value(Kind::none); }
   static Value boolean(bool b);
   static Value integer(std::int64_t i);
+  static Value large_integer(std::uint64_t i);  // an integer where it fits
   static Value real(double d);
   static Value string(std::string text);  // valid UTF-8
   static Value list(std::vector<Value> items) { return sequence(Kind::list, std::move(items)); }
@@ -59,17 +61,21 @@ class Value {
   // Owned by the value, or, with `owned` false, by somebody who outlives it.
   static Value object(std::shared_ptr<const Body> body, int depth);
   static Value borrowed_object(const Body& body);
-  // invalid_request on malformed JSON, on nesting deeper than 200 and on integers beyond 64 bits.
+  // invalid_request on malformed JSON, on nesting deeper than 200 and on integers from -2^63 - 1 down or from 2^64 up.
   static Result<Value> parse_json(std::string_view json);
 
   Kind kind() const { return kind_; }
   bool is(Kind kind) const { return kind_ == kind; }
   bool is_sequence() const { return kind_ >= Kind::list && kind_ <= Kind::iterator; }
-  bool is_number() const { return kind_ == Kind::boolean || kind_ == Kind::integer || kind_ == Kind::real; }
+  bool is_number() const { return kind_ >= Kind::boolean && kind_ <= Kind::real; }
   bool is_int_like() const { return kind_ == Kind::boolean || kind_ == Kind::integer; }
   bool as_bool() const { return integer_ != 0; }
-  std::int64_t as_int() const { return integer_; }                                           // boolean too
-  double as_real() const { return is(Kind::real) ? real_ : static_cast<double>(integer_); }  // any number
+  std::int64_t as_int() const { return integer_; }                                 // boolean too
+  std::uint64_t as_large() const { return static_cast<std::uint64_t>(integer_); }  // large_integer
+  double as_real() const {                                                         // any number
+    if (is(Kind::large_integer)) return static_cast<double>(as_large());
+    return is(Kind::real) ? real_ : static_cast<double>(integer_);
+  }
   const std::string& text() const;          // string; of undefined, why it is so
   const std::vector<Value>& items() const;  // of a sequence; of an iterator, all of it
   const Dict& entries() const;
