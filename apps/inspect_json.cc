@@ -118,11 +118,16 @@ Result<std::string> inspect_json(const OpenedModel& model, const resource::PoolL
               {"family", model.family->name},
               {"aliases", model.config.aliases},
               {"routes", Json::array()},
+              {"defaults", Json::object()},
               {"components", components_json(decl)},
               {"ports", ports_json(decl)},
               {"resources", resources_json(decl, limits)}};
   for (const std::string& each : decl.aliases()) out["aliases"].push_back(each);
-  for (const decl::Surface& each : decl.surfaces()) out["routes"].push_back(decl::route_name(each.route));
+  for (const decl::Surface& each : decl.surfaces()) {
+    out["routes"].push_back(decl::route_name(each.route));
+    for (const auto& [name, value] : each.defaults.values())
+      std::visit([&, field = name](const auto& v) { out["defaults"][field] = v; }, value);
+  }
   out["walks"] = Json::array();
   for (const decl::Walk& each : decl.walks())
     out["walks"].push_back({{"name", each.name}, {"root", section_json(decl, each.root)}});

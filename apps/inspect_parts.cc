@@ -96,6 +96,16 @@ std::string stop_text(const decl::Decl& decl, const decl::Stop& stop) {
   return std::holds_alternative<decl::ComponentSignal>(stop) ? "ends by a component's signal" : "ends at its cap";
 }
 
+std::string defaults_text(const decl::Surface& surface) {
+  std::string out;
+  for (const auto& [name, value] : surface.defaults.values()) {
+    out += (out.empty() ? "" : ", ") + name + " ";
+    if (const auto* number = std::get_if<double>(&value)) out += fmt::format("{:g}", *number);
+    if (const auto* whole = std::get_if<std::int64_t>(&value)) out += std::to_string(*whole);
+  }
+  return out;
+}
+
 std::string port_names(const decl::Decl& decl, const std::vector<decl::PortRef>& ports) {
   std::string out;
   for (const decl::PortRef each : ports) out += (out.empty() ? "" : ", ") + decl.at(each).name;

@@ -21,6 +21,8 @@ std::size_t bytes_per_request(const decl::ResourceSpec& spec, const resource::Po
 std::size_t bytes_per_page(const decl::ResourceSpec& spec);
 // "stops at a token of 2 ids", "ends at its cap", "ends by a component's signal".
 std::string stop_text(const decl::Decl& decl, const decl::Stop& stop);
+// "temperature 0.7, top_p 0.8": its fields' defaults. Empty: it has none of its own.
+std::string defaults_text(const decl::Surface& surface);
 // "a, b" of ports.
 std::string port_names(const decl::Decl& decl, const std::vector<decl::PortRef>& ports);
 

@@ -177,6 +177,16 @@ Status add_weights(const OpenedModel& model, std::string& out) {
   return ok_status();
 }
 
+void add_defaults(const decl::Decl& decl, std::string& out) {
+  std::string all;  // they are the same on all routes
+  for (const decl::Surface& each : decl.surfaces()) {
+    const std::string list = defaults_text(each);
+    if (list.empty() || list == all) continue;
+    out += "where a request does not say: " + list + "\n";
+    all = list;
+  }
+}
+
 }  // namespace
 
 Result<std::string> inspect_text(const OpenedModel& model, const resource::PoolLimits& limits) {
@@ -190,6 +200,7 @@ Result<std::string> inspect_text(const OpenedModel& model, const resource::PoolL
   out += "serves";
   for (const decl::Surface& each : decl.surfaces()) out += " " + std::string(decl::route_name(each.route));
   out += "\n";
+  add_defaults(decl, out);
   add_components(decl, out);
   add_ports(decl, out);
   add_resources(decl, limits, out);

@@ -170,9 +170,11 @@ class Text(Case):
         first = self.ask(CHAT, body)["choices"][0]["logprobs"]["content"][0]["token"]
         ids = self.ask("/tokenize", {"model": NAME, "prompt": first})["tokens"]
         self.assertEqual(len(ids), 1, first)
-        for salt in ({"cache_salt": "never seen"}, {}, {}):  # not cached, cached, sent again
-            answer = self.ask(CHAT, chat("glass", max_tokens=8, stop_token_ids=ids, **salt))
-            self.assertEqual((usage_of(answer)["completion_tokens"], finish_of(answer)), (1, "stop"))
+        for stop in ({"stop_token_ids": ids}, {"stop": [first]}):
+            for i, salt in enumerate(({"cache_salt": f"never seen, {stop}"}, {}, {})):  # not cached, cached, sent again
+                answer = self.ask(CHAT, chat("glass", max_tokens=8, **stop, **salt))
+                self.assertEqual((usage_of(answer)["completion_tokens"], finish_of(answer)), (1, "stop"))
+                self.assertEqual(usage_of(answer)["prompt_tokens_details"]["cached_tokens"] > 0, i > 0)
 
     def test_stop_strings(self):
         whole = text_of(self.ask(CHAT, chat("rain", max_tokens=32)))
@@ -263,6 +265,25 @@ class TightPool(Case):
             self.assertEqual(list(pool.map(one, range(4)))[:2], alone)
         preempted = sum(value for name, value in self.server.metrics().items() if "preempt" in name)
         self.assertGreater(preempted, 0)
+
+
+class WithoutCache(Case):
+    """Where no prompt shares anything, the same answers, and nothing is told of a cache."""
+
+    @classmethod
+    def start(cls):
+        return super().start(options={"prefix_cache": False})
+
+    def test_a_stop_id_drawn_at_once(self):
+        body = chat("glass", max_tokens=8, logprobs=True, top_logprobs=1)
+        first = self.ask(CHAT, body)["choices"][0]["logprobs"]["content"][0]["token"]
+        ids = self.ask("/tokenize", {"model": NAME, "prompt": first})["tokens"]
+        for stream in (False, True, False):
+            options = {"include_usage": True} if stream else None
+            for stop in ({"stop_token_ids": ids}, {"stop": [first]}):
+                answer = self.ask(CHAT, chat("glass", max_tokens=8, stream=stream, stream_options=options, **stop))
+                self.assertEqual((usage_of(answer)["completion_tokens"], finish_of(answer), text_of(answer)), (1, "stop", ""))
+                self.assertNotIn("prompt_tokens_details", usage_of(answer))
 
 
 if __name__ == "__main__":

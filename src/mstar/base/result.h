@@ -23,11 +23,13 @@ enum class Code {
 
 std::string_view code_name(Code code);
 
-// A failure with a message that says what to do. `field` names the request or config field at fault, when there is one.
+// A failure with a message that says what to do. `field` names the request or config field at fault, when there is one;
+// `reason` is a word for programs, such as kContextExceeded, where `code` alone does not tell what they may do about it.
 struct Error {
   Code code = Code::internal;
   std::string message;
   std::string field;
+  std::string reason;
   const char* file = "";
   int line = 0;
 
@@ -38,12 +40,19 @@ struct Error {
     field = std::move(name);
     return std::move(*this);
   }
+  Error&& with_reason(std::string_view word) && {
+    reason = word;
+    return std::move(*this);
+  }
   // Puts "context: " before the message.
   Error&& in(std::string_view context) && {
     message.insert(0, ": ").insert(0, context);
     return std::move(*this);
   }
 };
+
+// Prompt and answer are longer than the model can hold.
+inline constexpr std::string_view kContextExceeded = "context_length_exceeded";
 
 inline Error invalid_request(std::string m, const char* f = __builtin_FILE(), int l = __builtin_LINE()) {
   return Error(Code::invalid_request, std::move(m), f, l);

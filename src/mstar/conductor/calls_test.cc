@@ -24,13 +24,27 @@ struct Ends final : EventSink {
   void on_event(RequestEvent event) override { events.push_back(std::move(event)); }
 };
 
+// Ends the answer at "END", and at its end when that was told to be one.
+struct EndEmitter final : decl::Emitter {
+  Result<decl::Emitted> push(decl::PortRef, std::span<const HostValue> values) override {
+    decl::Emitted out;
+    for (const HostValue& each : values) {
+      last_is_half = each.text() == "EN";
+      out.stop = each.text() == "END";
+    }
+    return out;
+  }
+  Result<decl::Emitted> finish(decl::Finish) override { return decl::Emitted{{}, last_is_half}; }
+  bool last_is_half = false;
+};
+
 class CallsTest : public testing::Test {
  protected:
   CallsTest() {
     prompt_ = decl_.port({.name = "prompt", .dtype = DType::bytes, .travel = {decl::FromRequest{}}});
-    const auto out = decl_.port({.name = "out", .dtype = DType::utf8, .travel = {decl::ToClient{}}});
+    out_ = decl_.port({.name = "out", .dtype = DType::utf8, .travel = {decl::ToClient{}}});
     const auto only = decl_.component(decl::DeviceComponent{.name = "only"});
-    const auto walk = decl_.walk("walk", decl::Run{only, {prompt_}, {out}});
+    const auto walk = decl_.walk("walk", decl::Run{only, {prompt_}, {out_}});
     struct OneWalk final : decl::Plan {
       explicit OneWalk(decl::WalkRef w) : walk(w) {}
       Result<decl::Decision> next(const decl::PlanView&) override {
@@ -51,6 +65,7 @@ class CallsTest : public testing::Test {
       intake.inputs[prompt_] = {HostValue::blob(api.text)};
       return intake;
     };
+    surface.emitter = [](const decl::RequestParams&) { return std::make_unique<EndEmitter>(); };
     decl_.surface(surface);
     auto compiled = graph::CompiledModel::compile(decl_);
     EXPECT_TRUE(compiled) << compiled.error().message;
@@ -73,13 +88,27 @@ class CallsTest : public testing::Test {
       call.requests.back().fields.set("seed", std::int64_t{40});
       for (int k = 0; k < choices; ++k) call.sinks.push_back(std::make_shared<Ends>());
     }
+    last_sink_ = std::static_pointer_cast<Ends>(call.sinks.back());
     auto ids = conductor_->submit_call(std::move(call));
     while (conductor_->poll()) continue;
     return ids;
   }
 
   decl::Decl decl_{"m"};
-  decl::PortRef prompt_;
+  void tell(wire::ToConductor message) {
+    conductor_->receive(std::move(message));
+    while (conductor_->poll()) continue;
+  }
+  // The end of the last request that was submitted.
+  Finished finished() const {
+    EXPECT_EQ(last_sink_->events.size(), 1u);
+    const Finished* const out = last_sink_->events.empty() ? nullptr : std::get_if<Finished>(&last_sink_->events[0]);
+    EXPECT_TRUE(out);
+    return out ? *out : Finished{.finish = decl::Finish::error};
+  }
+
+  decl::PortRef prompt_, out_;
+  std::shared_ptr<Ends> last_sink_;
   std::optional<graph::CompiledModel> compiled_;
   std::vector<std::string> prompts_read_;
   AddedRequests mesh_;
@@ -140,6 +169,26 @@ TEST_F(CallsTest, WhatFailsOrIsNotWantedGivesItsPlacesBack) {
   EXPECT_THAT(prompts_read_, ElementsAre("a", "bad", "x", "y"));
   EXPECT_TRUE(mesh_.added.empty());
   EXPECT_TRUE(submit({"a"}, 5));
+}
+
+// A stop string may be whole with the first token, before the walk's report is there.
+TEST_F(CallsTest, AnAnswerThatEndsWithItsFirstTokenTellsWhatWasCached) {
+  const RequestId id = submit({"a"}, 1)->front();
+  tell(wire::ClientValue{id, out_, {HostValue::utf8("END")}, WorkerId(1), 48});
+  EXPECT_EQ(finished().finish, decl::Finish::stop);
+  EXPECT_EQ(finished().usage.cached_tokens, 48);
+}
+
+TEST_F(CallsTest, AStopInWhatWasHeldBackIsNoEndByLength) {
+  for (const bool half : {false, true}) {
+    const RequestId id = submit({"a"}, 1)->front();
+    tell(wire::ClientValue{id, out_, {HostValue::utf8(half ? "EN" : "x")}, WorkerId(1), 0});
+    graph::FragmentDone done{.walk = decl::WalkRef(0), .pass = 1};
+    done.end_partition = done.budget_spent = true;
+    tell(wire::FragmentReport{id, WorkerId(1), decl::PartitionRef(0), done, {}, 16});
+    EXPECT_EQ(finished().finish, half ? decl::Finish::stop : decl::Finish::length);
+    EXPECT_EQ(finished().usage.cached_tokens, 16);
+  }
 }
 
 }  // namespace

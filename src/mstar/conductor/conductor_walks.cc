@@ -92,7 +92,8 @@ void Conductor::finish_partition(Request& request, std::size_t p, decl::Finish f
   if (request.emitter) {
     auto rest = request.emitter->finish(all);
     if (!rest) return end(request, Failed{std::move(rest.error())});
-    for (decl::Chunk& chunk : *rest) give(request, std::move(chunk));
+    for (decl::Chunk& chunk : rest->chunks) give(request, std::move(chunk));
+    if (rest->stop) all = decl::Finish::stop;
   }
   finish_request(request, all);
 }
@@ -129,6 +130,7 @@ void Conductor::on(wire::ClientValue message) {
   if (!request || request->ended) return;
   const decl::Decl& declaration = request->placed->model().declaration();
   if (message.port.value >= declaration.ports().size()) return;
+  if (message.cached_tokens >= 0) request->cached_tokens[message.worker] = message.cached_tokens;
   if (request->emitter) return emit(*request, message);
   decl::ToClient travel;
   for (const auto& each : declaration.at(message.port).travel)

@@ -30,6 +30,8 @@ struct Surface {
   std::function<Result<Chunk>(PortRef, const HostValue&, const RequestParams&)> emit = {};
   // In place of emit, where chunks depend on what came before.
   MakeEmitter emitter = {};
+  // What fields are that a request leaves out, where the model has a say in it; for people, intake() knows.
+  Params defaults = {};
   // A request to try, for people: /generate's JSON without "model". Empty: one with "text".
   std::string example = {};
 };

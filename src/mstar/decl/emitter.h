@@ -27,8 +27,8 @@ class Emitter {
   virtual ~Emitter() = default;
   // Values of one ToClient port, in their order. An Error fails the request.
   virtual Result<Emitted> push(PortRef port, std::span<const HostValue> values) = 0;
-  // What was held back, when the request ends without a stop of push.
-  virtual Result<std::vector<Chunk>> finish(Finish finish) = 0;
+  // What was held back, when the request ends without a stop of push. `stop`: it ended in one after all.
+  virtual Result<Emitted> finish(Finish finish) = 0;
   // Tokens of the answer so far, for usage; -1: what the runtime has counted.
   virtual std::int64_t num_tokens() const { return -1; }
 };

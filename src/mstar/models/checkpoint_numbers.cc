@@ -4,6 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "mstar/models/sampling_defaults.h"
+
 namespace mstar::models {
 
 Result<int> Numbers::integer(const char* key, int least, int most, std::optional<int> fallback) const {
@@ -98,8 +100,13 @@ Result<double> gguf_rope_stretch(const weights::Metadata& metadata, const std::s
 Result<CheckpointText> hf_text_of(const ModelSource& source, const nlohmann::json& config, int vocab) {
   MSTAR_TRY_ASSIGN(const std::string format, source.options.get_string("load_format", "auto"));
   std::error_code ignored;
-  if (format == "dummy" && !std::filesystem::exists(source.directory / "tokenizer.json", ignored))
-    return dummy_text(vocab);
+  if (format == "dummy" && !std::filesystem::exists(source.directory / "tokenizer.json", ignored)) {
+    MSTAR_TRY_ASSIGN(CheckpointText out, dummy_text(vocab));
+    MSTAR_TRY_ASSIGN(const nlohmann::json generation,
+                     read_json_file(source.directory / "generation_config.json", false));
+    out.sampling_defaults = hf_sampling_defaults(generation);
+    return out;
+  }
   return read_hf_text(source.directory, config);
 }
 

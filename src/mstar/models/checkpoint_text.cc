@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "mstar/models/sampling_defaults.h"
+
 namespace mstar::models {
 namespace {
 
@@ -148,6 +150,7 @@ Result<CheckpointText> read_hf_text(const std::filesystem::path& directory, cons
   out.tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
   add_ids(out.stop_ids, generation, "eos_token_id");
   add_ids(out.stop_ids, config, "eos_token_id");
+  out.sampling_defaults = hf_sampling_defaults(generation);
   out.bos_token = token_text(tokenizer_config, "bos_token");
   out.eos_token = token_text(tokenizer_config, "eos_token");
   if (const auto id = out.tokenizer->token_to_id(out.eos_token)) add_id(out.stop_ids, *id);
@@ -203,6 +206,7 @@ Result<CheckpointText> read_gguf_text(const weights::Metadata& metadata) {
     MSTAR_TRY_ASSIGN(const auto id, optional_of<std::int32_t>(metadata, key));
     if (id) add_id(out.stop_ids, *id);
   }
+  out.sampling_defaults = gguf_sampling_defaults(metadata);
   constexpr std::int32_t kControl = 3;
   for (std::size_t id = 0; id < read.tokens.size() && id < read.token_types.size(); ++id)
     if (read.token_types[id] == kControl &&

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "mstar/base/params.h"
 #include "mstar/base/result.h"
 #include "mstar/text/chat_template.h"
 #include "mstar/text/tokenizer.h"
@@ -20,6 +21,7 @@ struct CheckpointText {
   std::shared_ptr<const ChatTemplate> chat_template;  // null: the checkpoint has none
   std::string bos_token, eos_token;                   // as the template sees them; may be empty
   std::vector<std::int32_t> stop_ids;                 // each once
+  Params sampling_defaults;                           // of fields that a request leaves out
 };
 
 // tokenizer.json or tokenizer.model, tokenizer_config.json, generation_config.json and chat_template.jinja beside

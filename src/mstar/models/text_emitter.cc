@@ -36,11 +36,12 @@ class TextEmitter final : public Emitter {
     return out;
   }
 
-  Result<std::vector<Chunk>> finish(Finish) override {
-    std::vector<Chunk> out;
+  Result<Emitted> finish(Finish) override {
+    Emitted out;
     std::string rest = stops_.push(decoder_.finish());
     rest += stops_.finish();
-    give(std::move(rest), out);
+    give(std::move(rest), out.chunks);
+    out.stop = stops_.matched();
     return out;
   }
 

@@ -98,9 +98,60 @@ Status read_logprobs(const Params& fields, SamplingParams& out) {
   return ok_status();
 }
 
+// What OpenAI's messages and JSON schemas are made of: templates look for it, compare it, and build special tokens of
+// roles ("<|" + role + "|>"). In the order of their bytes.
+constexpr std::string_view kApiWords[] = {"additionalProperties",
+                                          "allOf",
+                                          "anyOf",
+                                          "arguments",
+                                          "array",
+                                          "assistant",
+                                          "audio",
+                                          "boolean",
+                                          "content",
+                                          "default",
+                                          "description",
+                                          "enum",
+                                          "format",
+                                          "function",
+                                          "id",
+                                          "image",
+                                          "image_url",
+                                          "input_audio",
+                                          "integer",
+                                          "items",
+                                          "maximum",
+                                          "minimum",
+                                          "name",
+                                          "null",
+                                          "number",
+                                          "object",
+                                          "oneOf",
+                                          "parameters",
+                                          "pattern",
+                                          "properties",
+                                          "reasoning_content",
+                                          "required",
+                                          "role",
+                                          "string",
+                                          "system",
+                                          "text",
+                                          "tool",
+                                          "tool_call_id",
+                                          "tool_calls",
+                                          "type",
+                                          "user",
+                                          "video"};
+static_assert(std::is_sorted(std::begin(kApiWords), std::end(kApiWords)));
+
+std::string guarded_text(const Tokenizer& tokenizer, const std::string& text) {
+  if (std::binary_search(std::begin(kApiWords), std::end(kApiWords), std::string_view(text))) return text;
+  return tokenizer.guard(text);
+}
+
 // Every string of a value, keys too: a template may print either.
 nlohmann::ordered_json guarded(const Tokenizer& tokenizer, const nlohmann::ordered_json& value) {
-  if (value.is_string()) return tokenizer.guard(value.get_ref<const std::string&>());
+  if (value.is_string()) return guarded_text(tokenizer, value.get_ref<const std::string&>());
   if (value.is_array()) {
     auto out = nlohmann::ordered_json::array();
     for (const auto& each : value) out.push_back(guarded(tokenizer, each));
@@ -108,7 +159,7 @@ nlohmann::ordered_json guarded(const Tokenizer& tokenizer, const nlohmann::order
   }
   if (value.is_object()) {
     auto out = nlohmann::ordered_json::object();
-    for (const auto& [key, each] : value.items()) out[tokenizer.guard(key)] = guarded(tokenizer, each);
+    for (const auto& [key, each] : value.items()) out[guarded_text(tokenizer, key)] = guarded(tokenizer, each);
     return out;
   }
   return value;
@@ -124,10 +175,12 @@ Result<jinja::Value> user_json(const Tokenizer& tokenizer, const std::string& js
 
 // Refuses what can't fit before it is encoded: no token stands for more than max_token_bytes.
 Status check_length(const TextModel& model, std::string_view text, const char* field) {
-  const std::size_t most = static_cast<std::size_t>(model.context_tokens) * model.max_token_bytes;
-  if (text.size() <= most) return ok_status();
-  return bad_field(field, "has " + std::to_string(text.size()) + " bytes, which are more tokens than the context of " +
-                              std::to_string(model.context_tokens));
+  const std::size_t least_tokens = (text.size() + model.max_token_bytes - 1) / model.max_token_bytes;
+  if (least_tokens <= static_cast<std::size_t>(model.context_tokens)) return ok_status();
+  return std::move(bad_field(field, "has " + std::to_string(text.size()) + " bytes, at least " +
+                                        std::to_string(least_tokens) + " tokens; prompt and answer must fit into " +
+                                        std::to_string(model.context_tokens)))
+      .with_reason(kContextExceeded);
 }
 
 Result<std::vector<std::int32_t>> prompt_of(const TextModel& model, const ApiRequest& request) {
@@ -146,21 +199,26 @@ Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
   Intake out;
   if (!request.media.empty())
     return std::move(invalid_request("this model reads text only; leave out media")).with_field(field);
-  MSTAR_TRY_ASSIGN(out.params.sampling, read_sampling(request.fields, model.vocab));
+  Params fields = request.fields;
+  for (const auto& [name, value] : model.text.sampling_defaults.values())
+    if (!fields.has(name)) fields.set(name, value);
+  MSTAR_TRY_ASSIGN(out.params.sampling, read_sampling(fields, model.vocab));
   MSTAR_TRY_ASSIGN(const std::vector<std::int32_t> ids, prompt_of(model, request));
   if (ids.empty()) return bad_field(field, "is empty; say something");
   const auto num_tokens = static_cast<std::int64_t>(ids.size());
   auto& max_tokens = out.params.sampling.max_tokens;
   const std::int64_t room = model.context_tokens - num_tokens;
   if (room < 1 || max_tokens > room)
-    return bad_field(field, "has " + std::to_string(num_tokens) + " tokens" +
-                                (max_tokens > 0 ? " and max_tokens is " + std::to_string(max_tokens) : std::string()) +
-                                "; prompt and answer must fit into " + std::to_string(model.context_tokens));
+    return std::move(bad_field(field, "has " + std::to_string(num_tokens) + " tokens" +
+                                          (max_tokens > 0 ? " and max_tokens is " + std::to_string(max_tokens)
+                                                          : std::string()) +
+                                          "; prompt and answer must fit into " + std::to_string(model.context_tokens)))
+        .with_reason(kContextExceeded);
   constexpr std::int64_t kCompletionTokens = 16;  // OpenAI's default there
   if (max_tokens < 0) max_tokens = request.route == Route::completions ? std::min(room, kCompletionTokens) : room;
   MSTAR_TRY_ASSIGN(out.params.cache_salt, request.fields.get_string("cache_salt", ""));
   if (out.params.cache_salt.size() > kMaxSaltBytes) return bad_field("cache_salt", "is longer than 256 bytes");
-  out.params.fields = request.fields;
+  out.params.fields = std::move(fields);
   out.params.output_modalities = {Modality::text};
   out.inputs[model.prompt] = {HostValue::i32(ids)};
   out.num_prompt_tokens = num_tokens;
@@ -255,7 +313,8 @@ void add_text_surfaces(Decl& d, TextModel given) {
   for (const Route route : routes)
     d.surface({.route = route,
                .intake = [model](const ApiRequest& request) { return intake(*model, request); },
-               .emitter = [model](const RequestParams& params) { return make_text_emitter(model, params); }});
+               .emitter = [model](const RequestParams& params) { return make_text_emitter(model, params); },
+               .defaults = model->text.sampling_defaults});
 }
 
 }  // namespace mstar::models

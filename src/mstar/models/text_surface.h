@@ -25,7 +25,8 @@ struct TextModel {
 
 // Adds /generate, /v1/completions and, with a template, /v1/chat/completions; and the text codec.
 //
-// Fields read: temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed,
+// A field that a request leaves out is what text.sampling_defaults says, or else the default of docs/api.md. Fields
+// read: temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed,
 // max_tokens or max_completion_tokens (by default all the room there is; 16 for completions), min_tokens, ignore_eos,
 // stop, stop_token_ids, logprobs (bool, or a number for completions), top_logprobs, logit_bias_ids with
 // logit_bias_values, prompt_ids (completions), cache_salt (only requests with the same one share

@@ -18,50 +18,54 @@ using testing::HasSubstr;
 
 constexpr int kContext = 64;
 
-// One token for each byte, then the two marks of a turn.
+// One token for each byte, then special ones.
+std::shared_ptr<const TextModel> make_model(const std::vector<std::string>& marks, bool normalized,
+                                            const std::string& chat_template) {
+  json vocab = json::object();
+  std::int32_t next = 0;
+  // GPT-2's visible spellings: printable ASCII is itself, a space is U+0120, a line's end U+010A.
+  for (char c = '!'; c <= '~'; ++c) vocab[std::string(1, c)] = next++;
+  vocab["\u0120"] = next++;
+  vocab["\u010A"] = next++;
+  for (const char* byte : {"\u00C3", "\u00A9"}) vocab[byte] = next++;  // of an e with an acute
+  json added = json::array();
+  for (const std::string& mark : marks)
+    added.push_back({{"id", next++},
+                     {"content", mark},
+                     {"special", true},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", normalized}});
+  const json tokenizer = {{"version", "1.0"},
+                          {"added_tokens", added},
+                          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+                          {"decoder", {{"type", "ByteLevel"}}},
+                          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}};
+  auto out = std::make_shared<TextModel>();
+  auto read = Tokenizer::parse(tokenizer.dump());
+  EXPECT_TRUE(read) << read.error().message;
+  out->text.tokenizer = std::make_shared<const Tokenizer>(std::move(*read));
+  auto compiled = ChatTemplate::compile(chat_template);
+  EXPECT_TRUE(compiled) << compiled.error().message;
+  out->text.chat_template = std::make_shared<const ChatTemplate>(std::move(*compiled));
+  out->context_tokens = kContext;
+  out->vocab = out->text.tokenizer->vocab_size();
+  out->text.stop_ids = {*out->text.tokenizer->token_to_id("<|end|>")};
+  decl::Decl d("ports");
+  out->prompt = d.port({.name = "prompt", .dtype = DType::i32});
+  out->token = d.port({.name = "token", .dtype = DType::i32});
+  out->logprobs = d.port({.name = "logprobs"});
+  return out;
+}
+
+// With the two marks of a turn.
 std::shared_ptr<const TextModel> text_model() {
-  static const auto model = [] {
-    json vocab = json::object();
-    std::int32_t next = 0;
-    // GPT-2's visible spellings: printable ASCII is itself, a space is U+0120, a line's end U+010A.
-    for (char c = '!'; c <= '~'; ++c) vocab[std::string(1, c)] = next++;
-    vocab["\u0120"] = next++;
-    vocab["\u010A"] = next++;
-    for (const char* byte : {"\u00C3", "\u00A9"}) vocab[byte] = next++;  // of an e with an acute
-    json added = json::array();
-    for (const char* mark : {"<|start|>", "<|end|>"})
-      added.push_back({{"id", next++},
-                       {"content", mark},
-                       {"special", true},
-                       {"single_word", false},
-                       {"lstrip", false},
-                       {"rstrip", false},
-                       {"normalized", false}});
-    const json tokenizer = {
-        {"version", "1.0"},
-        {"added_tokens", added},
-        {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
-        {"decoder", {{"type", "ByteLevel"}}},
-        {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}};
-    auto out = std::make_shared<TextModel>();
-    auto read = Tokenizer::parse(tokenizer.dump());
-    EXPECT_TRUE(read) << read.error().message;
-    out->text.tokenizer = std::make_shared<const Tokenizer>(std::move(*read));
-    auto compiled = ChatTemplate::compile(
-        "{% for m in messages %}<|start|>{{ m.role + ' ' + m.content }}<|end|>{% endfor %}"
-        "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
-        "{% if add_generation_prompt %}<|start|>{% endif %}");
-    EXPECT_TRUE(compiled) << compiled.error().message;
-    out->text.chat_template = std::make_shared<const ChatTemplate>(std::move(*compiled));
-    out->context_tokens = kContext;
-    out->vocab = out->text.tokenizer->vocab_size();
-    out->text.stop_ids = {*out->text.tokenizer->token_to_id("<|end|>")};
-    decl::Decl d("ports");
-    out->prompt = d.port({.name = "prompt", .dtype = DType::i32});
-    out->token = d.port({.name = "token", .dtype = DType::i32});
-    out->logprobs = d.port({.name = "logprobs"});
-    return std::shared_ptr<const TextModel>(std::move(out));
-  }();
+  static const auto model =
+      make_model({"<|start|>", "<|end|>"}, false,
+                 "{% for m in messages %}<|start|>{{ m.role + ' ' + m.content }}<|end|>{% endfor %}"
+                 "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+                 "{% if add_generation_prompt %}<|start|>{% endif %}");
   return model;
 }
 
@@ -118,6 +122,45 @@ TEST(TextSurface, WhatUsersWriteBecomesNoSpecialToken) {
               HasSubstr("user <|end|><|st<|end|>{\"<|end|>\": \"<|start|>\"}"));
 }
 
+// As DeepSeek's template, whose tokenizer normalises its special tokens, and Phi's, which makes them of roles.
+TEST(TextSurface, TemplatesSeeRolesAsTheyAreAndUsersSpellNothing) {
+  const char* const kTemplates[] = {
+      "{% for m in messages %}{% if m['role'] == 'user' %}<|user|>{{ m['content'] }}<|end|>{% endif %}"
+      "{% if m.role == 'assistant' and m.tool_calls %}{% for c in m.tool_calls %}{% if c.type == 'function' %}"
+      "{% for k, v in c.function.arguments.items() %}<{{ k }}>{{ v }}{% endfor %}{% endif %}{% endfor %}{% endif %}"
+      "{% endfor %}{% for t in tools or [] %}{% if t.function.parameters.type == 'object' %}{{ t.function.name }}"
+      "{% endif %}{% endfor %}",
+      "{% for m in messages %}{% if m.content %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endif %}{% endfor %}"};
+  for (const bool normalized : {false, true})
+    for (const char* const source : kTemplates) {
+      const auto model = make_model({"<|user|>", "<|end|>", "<|object|>", "<|function|>"}, normalized, source);
+      const Tokenizer& t = *model->text.tokenizer;
+      ApiRequest request = chat(json::parse(R"([{"role":"user","content":"a<|end|><|user|>"},{"role":"assistant",
+          "content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":{"|end|":"<|end|>"}}}]}])"));
+      request.tools_json = R"([{"type":"function","function":{"name":"f<|object|>","parameters":{"type":"object"}}}])";
+      const auto ids = encode_chat(*model, request);
+      ASSERT_TRUE(ids) << ids.error().message;
+      std::vector<std::string> special;
+      for (const std::int32_t each : *ids)
+        if (t.is_special(each)) special.emplace_back(t.id_to_token(each));
+      EXPECT_THAT(special, ElementsAre("<|user|>", "<|end|>")) << normalized;
+      const std::string plain = "<|user|>a<|end|><|user|><|end|>";
+      const std::string tools = source == kTemplates[0] ? "<|end|><|end|>f<|object|>" : "";
+      EXPECT_EQ(t.decode(*ids, false), plain + tools);
+    }
+}
+
+// As jinja2 prints it; 64 bits, without a sign.
+TEST(TextSurface, LargeNumbersOfToolsAreShownAsTheyAre) {
+  ApiRequest request = chat({{{"role", "user"}, {"content", "a"}}});
+  request.tools_json = R"([{"maximum":18446744073709551615}])";
+  request.fields.set("max_tokens", std::int64_t{1});
+  const auto intake = take(request);
+  ASSERT_TRUE(intake) << intake.error().message;
+  EXPECT_THAT(text_model()->text.tokenizer->decode(prompt_of(*intake), false),
+              HasSubstr("{\"maximum\": 18446744073709551615}"));
+}
+
 TEST(TextSurface, SpecialTokensOfAPromptAreReadOnlyWhenAsked) {
   const auto plain = take(completion("<|end|>"));
   ASSERT_TRUE(plain);
@@ -136,11 +179,15 @@ TEST(TextSurface, PromptAndAnswerFitTheContext) {
   ASSERT_FALSE(full);
   EXPECT_EQ(full.error().code, Code::invalid_request);
   EXPECT_EQ(full.error().field, "prompt");
-  EXPECT_THAT(full.error().message, HasSubstr("64 tokens"));
+  EXPECT_EQ(full.error().reason, kContextExceeded);
+  EXPECT_THAT(full.error().message, HasSubstr("has 64 tokens; prompt and answer must fit into 64"));
   Params fields;
   fields.set("max_tokens", std::int64_t{62});
-  EXPECT_FALSE(take(completion("abc", fields)));
-  EXPECT_FALSE(take(completion("")));
+  const auto more = take(completion("abc", fields));
+  ASSERT_FALSE(more);
+  EXPECT_EQ(more.error().reason, kContextExceeded);
+  EXPECT_THAT(more.error().message, HasSubstr("has 3 tokens and max_tokens is 62; prompt and answer must fit into 64"));
+  EXPECT_EQ(take(completion("")).error().reason, "");
 }
 
 struct BadField {
@@ -152,7 +199,9 @@ TEST(TextSurface, RefusesWhatCanNotFitBeforeItIsEncoded) {
   const auto intake = take(completion(std::string(100000, 'a')));
   ASSERT_FALSE(intake);
   EXPECT_EQ(intake.error().field, "prompt");
-  EXPECT_THAT(intake.error().message, HasSubstr("100000 bytes"));
+  EXPECT_EQ(intake.error().reason, kContextExceeded);
+  EXPECT_THAT(intake.error().message, HasSubstr("100000 bytes, at least 11112 tokens"));
+  EXPECT_THAT(intake.error().message, HasSubstr("must fit into 64"));
   const auto messages = take(chat({{{"role", "user"}, {"content", std::string(100000, 'a')}}}));
   ASSERT_FALSE(messages);
   EXPECT_EQ(messages.error().field, "messages");
@@ -164,6 +213,32 @@ TEST(TextSurface, MessagesThatTheTemplateFailsAtAreTheClientsFault) {
   ASSERT_FALSE(intake);
   EXPECT_EQ(intake.error().code, Code::invalid_request);
   EXPECT_EQ(intake.error().field, "messages");
+}
+
+TEST(TextSurface, TheCheckpointsDefaultsAreThoseOfRequestsThatSayNothing) {
+  TextModel model = *text_model();
+  model.text.sampling_defaults.set("temperature", 0.5);
+  model.text.sampling_defaults.set("top_k", std::int64_t{7});
+  model.text.sampling_defaults.set("repetition_penalty", 1.25);
+  decl::Decl d("defaults");
+  add_text_surfaces(d, model);
+  for (const decl::Surface& surface : d.surfaces()) {
+    EXPECT_EQ(surface.defaults.values().size(), 3u);
+    ApiRequest request =
+        surface.route == Route::chat_completions ? chat({{{"role", "user"}, {"content", "a"}}}) : completion("a");
+    request.route = surface.route;
+    auto sampling = surface.intake(request)->params.sampling;
+    EXPECT_EQ(sampling.temperature, 0.5);
+    EXPECT_EQ(sampling.top_k, 7);
+    EXPECT_EQ(sampling.repetition_penalty, 1.25);
+    EXPECT_EQ(sampling.top_p, 1);
+    request.fields.set("temperature", 0.0);
+    request.fields.set("top_k", std::int64_t{0});
+    sampling = surface.intake(request)->params.sampling;
+    EXPECT_EQ(sampling.temperature, 0);
+    EXPECT_EQ(sampling.top_k, 0);
+    EXPECT_EQ(sampling.repetition_penalty, 1.25);
+  }
 }
 
 TEST(TextSurface, ATemperatureNextToNothingIsNone) {
@@ -240,7 +315,7 @@ TEST(TextEmitter, CutsNoCharacterAndShowsNoSpecialToken) {
     pieces.push_back(text_of(emitter->push(text_model()->token, values)->chunks));
   }
   EXPECT_THAT(pieces, ElementsAre("a", "", "\u00E9", ""));
-  EXPECT_EQ(text_of(*emitter->finish(decl::Finish::stop)), "");
+  EXPECT_EQ(text_of(emitter->finish(decl::Finish::stop)->chunks), "");
   EXPECT_EQ(emitter->num_tokens(), 4);
 }
 

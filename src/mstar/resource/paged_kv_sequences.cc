@@ -34,8 +34,9 @@ Result<OpenRow> PagedKvPool::open(const SequenceRow& row) {
       sequence->opaque ? 0 : sequence->text_tokens() + sequence->num_new_in_flight - sequence->planned_tokens;
   if (row.ahead && (missing > 0 || (limits_.on_demand && !request.promised))) return out;
   if (sequence->planned_tokens + missing + row.num_tokens > spec_.max_tokens_per_request)
-    return invalid_request("the context of " + std::to_string(spec_.max_tokens_per_request) +
-                           " tokens is full; send a shorter prompt or a smaller max_tokens");
+    return std::move(invalid_request("the context of " + std::to_string(spec_.max_tokens_per_request) +
+                                     " tokens is full; send a shorter prompt or a smaller max_tokens"))
+        .with_reason(kContextExceeded);
   if (limits_.on_demand && !request.promised && std::min(first_waiting_, first_unpromised_) < row.request) return out;
   const bool matches = index_ && !row.ahead && !sequence->opaque && sequence->num_in_flight == 0 &&
                        missing + row.num_tokens > 1 &&

@@ -44,7 +44,7 @@ HttpError to_http(const Error& error, Stage stage) {
   out.message = error.message;
   out.type = row.type;
   out.param = error.field;
-  out.code = row.code;
+  out.code = error.reason.empty() ? row.code : std::string_view(error.reason);
   out.retry_after_s = row.retry_after_s;
   if (stage == Stage::submit && error.code == Code::invalid_request && error.field == "model") {
     out.status = 404;

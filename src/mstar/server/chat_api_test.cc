@@ -162,6 +162,24 @@ TEST_F(ChatTest, ChoicesAreRequestsOfTheirOwn) {
   EXPECT_EQ(stream.find("[DONE]"), stream.size() - 8);
 }
 
+// Each of them may find what another one has computed; what none had to compute was cached.
+TEST_F(ChatTest, CachedTokensAreThoseThatNoChoiceComputed) {
+  frontend.set_script([](FakeJob& job) {
+    const std::int64_t cached[] = {64, 16, -1, 64};
+    const auto k = static_cast<std::size_t>(job.request.fields.get_int("seed", 0).value());
+    job.end(k == 1 ? decl::Finish::length : decl::Finish::stop, {100, 2, 0, cached[k]});
+  });
+  start();
+  const json wanted = json::parse(R"({"prompt_tokens":100,"completion_tokens":8,"total_tokens":108,
+                                      "prompt_tokens_details":{"cached_tokens":16}})");
+  const json got = json::parse(chat(body(R"("n":4,"seed":0)")).body);
+  EXPECT_EQ(got["usage"], wanted);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(got["choices"][i]["finish_reason"], i == 1 ? "length" : "stop");
+  const TestAnswer stream = chat(body(R"("n":4,"seed":0,"stream":true,"stream_options":{"include_usage":true})"));
+  EXPECT_THAT(stream.body, HasSubstr(wanted["prompt_tokens_details"].dump()));
+  EXPECT_THAT(stream.body, HasSubstr(R"({"index":1,"delta":{},"logprobs":null,"finish_reason":"length"})"));
+}
+
 TEST_F(ChatTest, OneFailureEndsAllChoices) {
   frontend.set_script([](FakeJob& job) {
     if (job.request.fields.get_int("seed", 0).value() == 11) return job.fail(internal_error("it broke"));

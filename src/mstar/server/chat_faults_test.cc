@@ -150,6 +150,22 @@ TEST_F(ChatFaults, WrongMessagesAreNamed) {
   EXPECT_EQ(frontend.num_submitted(), 0);
 }
 
+// In OpenAI's shape, with the word that clients look for.
+TEST_F(ChatFaults, TheContextsEndHasItsCode) {
+  start();
+  frontend.refuse_with(std::move(std::move(invalid_request("'messages' has 5000 tokens; prompt and answer must fit into "
+                                                           "4096"))
+                                     .with_field("messages"))
+                           .with_reason(kContextExceeded));
+  for (const char* stream : {"false", "true"}) {
+    const TestAnswer answer = chat(body(std::string(R"("stream":)") + stream));
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_EQ(json::parse(answer.body)["error"],
+              json::parse(R"({"message":"'messages' has 5000 tokens; prompt and answer must fit into 4096",
+                  "type":"invalid_request_error","param":"messages","code":"context_length_exceeded"})"));
+  }
+}
+
 TEST_F(ChatFaults, ExcessIsRefused) {
   start();
   std::string stops = "\"stop\":[";

@@ -53,17 +53,25 @@ void append_items(std::string& list, std::string_view items) {
 
 void UsageSum::add(std::size_t choice, const Usage& usage) {
   completion_tokens_ += usage.completion_tokens;
-  if (choice % choices_per_prompt_ != 0) return;
-  prompt_tokens_ += usage.prompt_tokens;
-  if (usage.cached_tokens >= 0) cached_tokens_ = std::max<std::int64_t>(cached_tokens_, 0) + usage.cached_tokens;
+  const std::size_t k = choice / choices_per_prompt_;
+  if (prompts_.size() <= k) prompts_.resize(k + 1);
+  Prompt& prompt = prompts_[k];
+  prompt.num_tokens = usage.prompt_tokens;
+  if (usage.cached_tokens < 0) return;
+  prompt.num_cached = prompt.num_cached < 0 ? usage.cached_tokens : std::min(prompt.num_cached, usage.cached_tokens);
 }
 
 void UsageSum::append_to(std::string& out) const {
-  out += "{\"prompt_tokens\":" + std::to_string(prompt_tokens_) +
+  std::int64_t prompt_tokens = 0, cached_tokens = -1;
+  for (const Prompt& each : prompts_) {
+    prompt_tokens += each.num_tokens;
+    if (each.num_cached >= 0) cached_tokens = std::max<std::int64_t>(cached_tokens, 0) + each.num_cached;
+  }
+  out += "{\"prompt_tokens\":" + std::to_string(prompt_tokens) +
          ",\"completion_tokens\":" + std::to_string(completion_tokens_) +
-         ",\"total_tokens\":" + std::to_string(prompt_tokens_ + completion_tokens_);
-  if (cached_tokens_ >= 0)
-    out += ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(cached_tokens_) + "}";
+         ",\"total_tokens\":" + std::to_string(prompt_tokens + completion_tokens_);
+  if (cached_tokens >= 0)
+    out += ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(cached_tokens) + "}";
   out += '}';
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "mstar/conductor/frontend.h"
 #include "mstar/decl/plan.h"
@@ -32,7 +33,8 @@ std::string_view logprob_items(const decl::Chunk& chunk);
 // Puts `items` behind those that are there.
 void append_items(std::string& list, std::string_view items);
 
-// Adds up what the choices used. A prompt counts once, however many choices it has.
+// Adds up what the choices used. A prompt counts once, however many choices it has: of its tokens those were cached
+// that none of its choices had to compute, for one choice may find what another has computed.
 class UsageSum {
  public:
   // Choices [k·n, (k + 1)·n) answer prompt k.
@@ -42,10 +44,13 @@ class UsageSum {
   void append_to(std::string& out) const;
 
  private:
+  struct Prompt {
+    std::int64_t num_tokens = 0;
+    std::int64_t num_cached = -1;  // not counted
+  };
   std::size_t choices_per_prompt_;
-  std::int64_t prompt_tokens_ = 0;
+  std::vector<Prompt> prompts_;
   std::int64_t completion_tokens_ = 0;
-  std::int64_t cached_tokens_ = -1;  // none of the models counts them
 };
 
 // The end of a stream of choices: an event without choices that tells the usage, unless that is null, and [DONE].

@@ -109,6 +109,18 @@ TEST_F(CompletionsTest, EachPromptIsARequest) {
   EXPECT_EQ(frontend.num_submitted(), 4);
 }
 
+TEST_F(CompletionsTest, UsageCountsEachPromptOnce) {
+  frontend.set_script([](FakeJob& job) {
+    const bool long_one = job.request.text == "bb";
+    const bool first = job.request.fields.get_int("seed", 0).value() == 0;
+    job.end(decl::Finish::stop, {long_one ? 40 : 20, 1, 0, long_one ? (first ? 32 : 16) : (first ? 0 : 16)});
+  });
+  start();
+  EXPECT_EQ(json::parse(complete(R"(["a","bb"])", R"("n":2,"seed":0)").body)["usage"],
+            json::parse(R"({"prompt_tokens":60,"completion_tokens":4,"total_tokens":64,
+                            "prompt_tokens_details":{"cached_tokens":16}})"));
+}
+
 TEST_F(CompletionsTest, PromptsOfTokenIds) {
   start();
   EXPECT_THAT(texts(complete("[72,105]", R"("echo":true)")), ElementsAre("Hi and so on"));

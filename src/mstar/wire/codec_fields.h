@@ -12,7 +12,7 @@ struct Fields {
   using Ref = typename Io::template Ref<T>;
 
   // ---- parts
-  static void of(Io& io, Ref<Error> e) { io(e.code, e.message, e.field, e.line); }
+  static void of(Io& io, Ref<Error> e) { io(e.code, e.message, e.field, e.reason, e.line); }
   static void of(Io& io, Ref<decl::SamplingParams> s) {
     io(s.temperature, s.top_k, s.top_p, s.min_p, s.repetition_penalty, s.seed, s.max_tokens, s.ignore_eos, s.stop_ids,
        s.presence_penalty, s.frequency_penalty, s.logit_bias, s.min_tokens, s.num_logprobs, s.stop_strings);
@@ -50,7 +50,7 @@ struct Fields {
   static void of(Io& io, Ref<FragmentReport> m) {
     io(m.request, m.worker, m.partition, m.done, m.kept, m.cached_tokens);
   }
-  static void of(Io& io, Ref<ClientValue> m) { io(m.request, m.port, m.values); }
+  static void of(Io& io, Ref<ClientValue> m) { io(m.request, m.port, m.values, m.worker, m.cached_tokens); }
   static void of(Io& io, Ref<RequestFailed> m) { io(m.request, m.error); }
   static void of(Io& io, Ref<Removed> m) { io(m.request, m.worker); }
 

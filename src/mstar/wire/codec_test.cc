@@ -51,7 +51,9 @@ class Maker {
   Values values() {
     return list([&] { return Value(host()); });
   }
-  Error error() { return std::move(Error(static_cast<Code>(below(6)), text())).with_field(text()); }
+  Error error() { 
+    return std::move(std::move(Error(static_cast<Code>(below(6)), text())).with_field(text())).with_reason(text());
+  }
   Params params() {
     Params out;
     for (std::uint64_t left = below(4); left > 0; --left) {
@@ -156,7 +158,7 @@ class Maker {
                               number<std::int64_t>()};
       }
       case 3:
-        return ClientValue{request(), port(), list([&] { return host(); })};
+        return ClientValue{request(), port(), list([&] { return host(); }), worker(), number<std::int64_t>()};
       case 4:
         return RequestFailed{request(), error()};
       default:

@@ -72,6 +72,9 @@ struct ClientValue {
   RequestId request;
   decl::PortRef port;
   std::vector<HostValue> values;
+  // As in FragmentReport, for an answer that ends before the walk does.
+  WorkerId worker = {};
+  std::int64_t cached_tokens = -1;
 };
 struct RequestFailed {
   RequestId request;

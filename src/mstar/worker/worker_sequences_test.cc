@@ -86,6 +86,7 @@ class SequenceWorker {
     for (auto& message : std::exchange(mesh_.sent, {})) {
       worked = true;
       if (const auto* value = std::get_if<wire::ClientValue>(&message)) {
+        if (Call& call = calls_[value->request.value]; call.tokens.empty()) call.cached_at_first = value->cached_tokens;
         for (const HostValue& each : value->values)
           calls_[value->request.value].tokens.push_back(each.as<std::int32_t>()[0]);
       } else if (auto* report = std::get_if<wire::FragmentReport>(&message)) {
@@ -108,6 +109,7 @@ class SequenceWorker {
     bool decoding = false, done = false, removed = false;
     int num_cut_off = 0;
     std::int64_t cached_tokens = -1;
+    std::int64_t cached_at_first = -1;  // with the first token
   };
   const std::map<std::uint64_t, Call>& calls() const { return calls_; }
   bool may_cancel(std::uint64_t id) const { return !calls_.at(id).decoding && !calls_.at(id).removed; }
@@ -171,6 +173,7 @@ TEST(SequenceWorker, AnswersAndTellsWhatWasCached) {
       const auto& call = worker.calls().at(id);
       EXPECT_EQ(call.tokens, engine::answer_of(call.ask));
       EXPECT_EQ(call.cached_tokens, i * 48);
+      EXPECT_EQ(call.cached_at_first, i * 48);
     }
     EXPECT_EQ(worker.seen().num_parts, 4);
     EXPECT_EQ(worker.num_ahead() > 0, async);

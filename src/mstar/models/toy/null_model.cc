@@ -115,7 +115,11 @@ Result<Intake> intake(const Refs& refs, const ApiRequest& request) {
   auto& max_tokens = out.params.sampling.max_tokens;
   if (max_tokens < 0) max_tokens = 16;
   if (static_cast<std::int64_t>(ids.size()) + max_tokens > kContext)
-    return invalid_request("prompt and answer must fit into " + std::to_string(kContext) + " tokens").with_field(field);
+    return std::move(std::move(invalid_request("the prompt has " + std::to_string(ids.size()) +
+                                               " tokens and max_tokens is " + std::to_string(max_tokens) +
+                                               "; both must fit into " + std::to_string(kContext)))
+                         .with_field(field))
+        .with_reason(kContextExceeded);
   MSTAR_TRY_ASSIGN(const std::int64_t seed, request.fields.get_int("seed", 0));  // the same answer without one, too
   out.params.sampling.seed = static_cast<std::uint64_t>(seed);
   out.params.fields = request.fields;
