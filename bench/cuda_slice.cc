@@ -75,6 +75,8 @@ int run(int num_tokens) {
     report.section("kernels against the CPU");
     check_ops(report, **cuda);
     check_attention_tiles(report, **cuda);
+    check_row_ops(report, **cuda);
+    check_delta_ops(report, **cuda);
     report.section("toy decoder");
     check_decoder(report, **cuda);
     report.section("cost of a step");

@@ -38,6 +38,10 @@ void check_ops(Report& report, Device& cuda);
 // The same for paged attention on tensor cores, and its times.
 void check_attention_tiles(Report& report, Device& cuda);
 void time_attention(Report& report, Device& cuda);
+// The ops that decoders of text are made of, in f32 and bf16.
+void check_row_ops(Report& report, Device& cuda);
+// The delta rule and what goes before it.
+void check_delta_ops(Report& report, Device& cuda);
 // The toy decoder: CPU, eager CUDA, captured CUDA.
 void check_decoder(Report& report, Device& cuda);
 // Host and device time of a step. `num_tokens` per request.

@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <functional>
 #include <random>
 
 #include "cuda_slice.h"
-#include "mstar/device/cpu/cpu_device.h"
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/attention/attention_cases.h"
 #include "mstar/ops/elementwise/elementwise.h"
@@ -14,75 +12,13 @@
 #include "mstar/ops/linear/linear_cases.h"
 #include "mstar/ops/rms_norm/rms_norm.h"
 #include "mstar/ops/sample/sample.h"
-#include "twin.h"
+#include "twins.h"
 
 namespace mstar::bench {
 namespace {
 
 using op_test::AttentionCase;
 using op_test::LinearCase;
-
-std::vector<float> draw(std::int64_t count, std::uint32_t seed, float spread = 1.0f) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0.0f, spread);
-  std::vector<float> out(static_cast<std::size_t>(count));
-  for (float& value : out) value = normal(generator);
-  return out;
-}
-
-// The CPU and the GPU side by side.
-class Twins {
- public:
-  Twins(Report& report, Device& cuda) : report_(report), cpu_(make_cpu_device()), pool_(2), cuda_(cuda) {
-    for (Side* side : {&cpu_side_, &cuda_side_}) {
-      Device& device = side == &cpu_side_ ? *cpu_ : cuda_;
-      auto memory = device.allocate(kArenaBytes);
-      MSTAR_CHECK(memory.has_value(), "no memory for the arena");
-      side->memory = *memory;
-      side->arena = Arena(*memory, kArenaBytes);
-    }
-  }
-  ~Twins() {
-    cpu_->release(cpu_side_.memory);
-    cuda_.release(cuda_side_.memory);
-  }
-  using Call = std::function<Status(OpContext&, Place&)>;
-  // Runs the call on both and adds what they wrote to `difference`. `cuda_outputs` gets the GPU's.
-  bool run(const Call& call, Difference& difference, std::vector<float>* cuda_outputs = nullptr) {
-    Place cpu_place(*cpu_), cuda_place(cuda_);
-    OpContext cpu_context{*cpu_, {}, cpu_side_.arena, &pool_};
-    OpContext cuda_context{cuda_, cuda_.default_stream(), cuda_side_.arena};
-    for (auto* each : {&cpu_context, &cuda_context}) {
-      const bool on_cpu = each == &cpu_context;
-      if (Status ran = call(*each, on_cpu ? cpu_place : cuda_place); !ran)
-        return report_.check(false, on_cpu ? "call on the CPU" : "call on the GPU", ran.error().message);
-    }
-    const auto got = cuda_place.outputs();
-    difference.add(got, cpu_place.outputs());
-    if (cuda_outputs) *cuda_outputs = got;
-    return true;
-  }
-  void judge(const std::string& name, const Difference& d, double tolerance) {
-    report_.check(d.same_places && d.largest <= tolerance && d.relative <= 1e-5 && d.num_cases > 0, name,
-                  text("%d cases, error %.2e, relative %.2e%s", d.num_cases, d.largest, d.relative,
-                       d.same_places ? "" : ", a guard or an infinity differs"));
-  }
-  Report& report() { return report_; }
-  Device& cpu() { return *cpu_; }
-  Device& cuda() { return cuda_; }
-
- private:
-  static constexpr std::size_t kArenaBytes = std::size_t{64} << 20;
-  struct Side {
-    void* memory = nullptr;
-    Arena arena;
-  };
-  Report& report_;
-  std::unique_ptr<Device> cpu_;
-  ThreadPool pool_;
-  Device& cuda_;
-  Side cpu_side_, cuda_side_;
-};
 
 // ---- linear
 // ------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 // Runs one call on two devices: the same values are placed on each, and what it wrote is read back with its guards.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -34,6 +35,15 @@ class Place {
     for (const float v : values) bits.push_back(dtype == DType::f16 ? to_half(v).bits : to_bfloat16(v).bits);
     return TensorView(put(bits.data(), bits.size() * sizeof(bits[0])), dtype, shape, device_.id());
   }
+  // For activations: f32 on the CPU, `dtype` on the GPU. The values are those of `dtype` on both. Rows of one element,
+  // row-major, `row_stride` apart as above.
+  TensorView activations(DType dtype, std::vector<float> values, Shape shape, std::int64_t row_stride = 0) {
+    if (dtype == DType::bf16)
+      for (float& v : values) v = to_float(to_bfloat16(v));
+    TensorView view = as(device_.id().backend == Backend::cpu ? DType::f32 : dtype, values, shape);
+    if (row_stride) view.strides[0] = row_stride;
+    return view;
+  }
   // Bytes of 0xff (NaN): memory that the op owns between calls.
   TensorView poisoned(DType dtype, Shape shape) {
     const std::vector<std::byte> bytes(static_cast<std::size_t>(shape.num_elements()) * dtype_bytes(dtype),
@@ -48,6 +58,27 @@ class Place {
     outputs_.push_back({view, static_cast<std::size_t>(rows * stride + 64)});
     return view;
   }
+  // The same for activations: f32 on the CPU, `dtype` on the GPU.
+  TensorView out(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row_stride = 0) {
+    if (dtype == DType::f32 || device_.id().backend == Backend::cpu) return out(rows, columns, row_stride);
+    const std::int64_t stride = row_stride ? row_stride : columns, count = rows * stride + 64;
+    TensorView view = as(dtype, std::vector<float>(static_cast<std::size_t>(count), kGuard), {rows, columns});
+    view.strides[0] = stride;
+    outputs_.push_back({view, static_cast<std::size_t>(count)});
+    return view;
+  }
+  // State that the call reads and writes: compared afterwards like an output.
+  TensorView state(DType dtype, const std::vector<float>& values, Shape shape) {
+    TensorView view = as(dtype, values, shape);
+    outputs_.push_back({view, values.size()});
+    return view;
+  }
+  // Activations that the call changes where they lie.
+  TensorView in_out(DType dtype, const std::vector<float>& values, Shape shape, std::int64_t row_stride = 0) {
+    TensorView view = activations(dtype, values, shape, row_stride);
+    outputs_.push_back({view, values.size()});
+    return view;
+  }
   TensorView out_i32(std::int64_t count) {
     TensorView view = i32(std::vector<std::int32_t>(static_cast<std::size_t>(count), -7));
     outputs_.push_back({view, static_cast<std::size_t>(count)});
@@ -58,12 +89,11 @@ class Place {
     std::vector<float> all;
     const Stream stream = device_.default_stream();
     for (const Output& each : outputs_) {
-      std::vector<std::uint32_t> words(each.count);
-      device_.copy_to_host(words.data(), each.view.pointer, words.size() * 4, stream);
+      const std::size_t bytes = dtype_bytes(each.view.dtype);
+      std::vector<std::byte> stored(each.count * bytes);
+      device_.copy_to_host(stored.data(), each.view.pointer, stored.size(), stream);
       device_.synchronize(stream);
-      for (const std::uint32_t word : words)
-        all.push_back(each.view.dtype == DType::i32 ? static_cast<float>(static_cast<std::int32_t>(word))
-                                                    : std::bit_cast<float>(word));
+      for (std::size_t i = 0; i < each.count; ++i) all.push_back(number(each.view.dtype, stored.data() + i * bytes));
     }
     return all;
   }
@@ -78,6 +108,24 @@ class Place {
     TensorView view;
     std::size_t count;
   };
+  static float number(DType dtype, const std::byte* at) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, at, dtype_bytes(dtype));
+    switch (dtype) {
+      case DType::i32:
+        return static_cast<float>(static_cast<std::int32_t>(word));
+      case DType::bf16: {
+        const BFloat16 value{static_cast<std::uint16_t>(word)};
+        return value.bits == to_bfloat16(kGuard).bits ? kGuard : to_float(value);
+      }
+      case DType::f16: {
+        const Half value{static_cast<std::uint16_t>(word)};
+        return value.bits == to_half(kGuard).bits ? kGuard : to_float(value);
+      }
+      default:
+        return std::bit_cast<float>(word);
+    }
+  }
   void* put(const void* from, std::size_t bytes) {
     auto pointer = device_.allocate(bytes);
     MSTAR_CHECK(pointer.has_value(), "no memory for a check");

@@ -12,21 +12,6 @@ namespace {
 
 std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float) + 256; }
 
-// Each head of x [tokens, heads, head_dim] by itself, in place. The op takes rows that lie a fixed way apart, so the
-// longer of the two axes goes in one call.
-Status norm_heads(OpContext& ops, const RmsNorm& norm, TensorView x) {
-  const int along = x.dim(0) >= x.dim(1) ? 0 : 1;
-  const int across = 1 - along;
-  for (std::int64_t i = 0; i < x.dim(across); ++i) {
-    TensorView rows = x;
-    rows.pointer = x.data<std::byte>() + i * x.stride(across) * static_cast<std::int64_t>(dtype_bytes(x.dtype));
-    rows.shape = {x.dim(along), x.dim(2)};
-    rows.strides = {x.stride(along), 1};
-    MSTAR_TRY(norm.run(ops, rows, rows));
-  }
-  return ok_status();
-}
-
 }  // namespace
 
 TensorView head_columns(TensorView rows, std::int64_t begin, int heads, int head_dim) {
@@ -70,8 +55,8 @@ Status DecoderLayer::attend(OpContext& ops, TensorView x, TensorView normed, Ten
   const TensorView k = head_columns(qkv, dims_.q_width(), dims_.kv_heads, dims_.head_dim);
   const TensorView v = head_columns(qkv, dims_.q_width() + dims_.kv_width(), dims_.kv_heads, dims_.head_dim);
   if (dims_.qk_norm) {
-    MSTAR_TRY(norm_heads(ops, q_norm_, q));
-    MSTAR_TRY(norm_heads(ops, k_norm_, k));
+    MSTAR_TRY(q_norm_.run(ops, q, q));
+    MSTAR_TRY(k_norm_.run(ops, k, k));
   }
   MSTAR_TRY(rotary.run(ops, head_columns(qkv, 0, dims_.heads + dims_.kv_heads, dims_.head_dim), positions));
   MSTAR_TRY(kv_append(ops, {.keys = k, .values = v, .rows = rows, .kv = kv}));

@@ -13,28 +13,6 @@ namespace {
 
 std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float) + 256; }
 
-// [tokens, heads, head_dim] as rows a fixed way apart: index i of one axis leaves the other's.
-TensorView rows_at(TensorView view, int axis, std::int64_t i) {
-  TensorView rows = view;
-  rows.pointer = view.data<std::byte>() + i * view.stride(axis) * static_cast<std::int64_t>(dtype_bytes(view.dtype));
-  rows.shape = {view.dim(1 - axis), view.dim(2)};
-  rows.strides = {view.stride(1 - axis), 1};
-  return rows;
-}
-
-// body(i) for each index of the shorter of tokens and heads, so that rows_at(view, axis, i) has as many rows as can be.
-template <class Body>
-Status along_longer_axis(TensorView view, Body body) {
-  const int axis = view.dim(0) >= view.dim(1) ? 1 : 0;
-  for (std::int64_t i = 0; i < view.dim(axis); ++i) MSTAR_TRY(body(axis, i));
-  return ok_status();
-}
-
-Status norm_heads(OpContext& ops, const RmsNorm& norm, TensorView x, TensorView out) {
-  return along_longer_axis(
-      x, [&](int axis, std::int64_t i) { return norm.run(ops, rows_at(x, axis, i), rows_at(out, axis, i)); });
-}
-
 // The heads of columns [begin, ...) of a projection, `apart` columns from each other.
 TensorView heads_apart(TensorView projection, std::int64_t begin, int heads, int head_dim, std::int64_t apart) {
   TensorView view = head_columns(projection, begin, heads, head_dim);
@@ -68,17 +46,14 @@ Status GatedAttention::run(OpContext& ops, TensorView normed, TensorView x, Tens
   const TensorView gate = heads_apart(in, head_dim, dims_.heads, dims_.head_dim, 2 * head_dim);
   const TensorView k = head_columns(in, 2 * dims_.q_width(), dims_.kv_heads, dims_.head_dim);
   const TensorView v = head_columns(in, 2 * dims_.q_width() + dims_.kv_width(), dims_.kv_heads, dims_.head_dim);
-  MSTAR_TRY(norm_heads(ops, q_norm_, stored_q, q));
-  MSTAR_TRY(norm_heads(ops, k_norm_, k, k));
+  MSTAR_TRY(q_norm_.run(ops, stored_q, q));
+  MSTAR_TRY(k_norm_.run(ops, k, k));
   MSTAR_TRY(rotary.run(ops, q, positions));
   MSTAR_TRY(rotary.run(ops, k, positions));
   MSTAR_TRY(kv_append(ops, {.keys = k, .values = v, .rows = rows, .kv = kv}));
   MSTAR_TRY(attention_paged(
       ops, {.q = q, .rows = rows, .kv = kv, .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)), .out = mixed}));
-  MSTAR_TRY(along_longer_axis(mixed, [&](int axis, std::int64_t i) {
-    const TensorView own = rows_at(mixed, axis, i);
-    return sigmoid_mul(ops, {.gate = rows_at(gate, axis, i), .x = own, .out = own});
-  }));
+  MSTAR_TRY(sigmoid_mul(ops, {.gate = gate, .x = mixed, .out = mixed}));
   MSTAR_TRY(out_.run(ops, mixed.reshaped({tokens, dims_.q_width()}), x, Activation::none, x));
   ops.arena.rewind(mark);
   return ok_status();

@@ -12,7 +12,7 @@ class RmsNorm {
  public:
   static Result<RmsNorm> load(const LoadContext& context, const std::string& name, int dim, float epsilon,
                               float weight_offset = 0.0f);
-  // x [M, dim] f32, rows may lie apart; out may be x.
+  // x [M, dim] or [tokens, heads, dim]; see ops/rms_norm.
   Status run(OpContext& ops, TensorView x, TensorView out) const;
   std::size_t bytes() const { return weight_.bytes(); }
 

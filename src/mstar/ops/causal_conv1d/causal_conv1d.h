@@ -12,14 +12,14 @@ namespace mstar {
 inline constexpr std::int64_t kMaxConvTaps = 8;
 
 struct CausalConv1dArgs {
-  TensorView x;                             // [tokens, channels] f32; tokens may lie apart
+  TensorView x;                             // [tokens, channels] f32, on CUDA also bf16; tokens may lie apart
   RaggedView rows;                          // tokens that belong to no row are left alone
   const std::int32_t* positions = nullptr;  // [tokens] in their sequences
   TensorView weight;  // [taps, channels] f32 contiguous, oldest tap first; 2 <= taps <= kMaxConvTaps
   Activation activation = Activation::none;
   TensorView state;                     // [num_slots, taps - 1, channels] f32, oldest first; slots may lie apart
   const std::int32_t* slots = nullptr;  // [rows], no two rows with tokens share one
-  TensorView out;                       // [tokens, channels] f32; tokens may lie apart; not x
+  TensorView out;                       // [tokens, channels] of x's dtype; tokens may lie apart; not x
 };
 
 // out[t] = activation(sum over j of weight[j] * x[t - taps + 1 + j]); tokens before the row's first are its state,
@@ -27,8 +27,8 @@ struct CausalConv1dArgs {
 // the slot holds.
 //
 // Products are fused, oldest tap first: a token's bits depend neither on the other rows nor on how its sequence is cut
-// into steps. Errors: internal (shapes). No workspace. Cost: 2 taps tokens channels flop; each input is read once from
-// memory.
+// into steps. On CUDA channels are a multiple of 4, and x, out, weight and state begin on 4 elements' bytes. Errors:
+// internal (shapes). No workspace. Cost: 2 taps tokens channels flop; each input is read once from memory.
 Status causal_conv1d(OpContext& context, const CausalConv1dArgs& args);
 
 }  // namespace mstar

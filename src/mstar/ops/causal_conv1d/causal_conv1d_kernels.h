@@ -5,4 +5,7 @@
 
 namespace mstar {
 Status causal_conv1d_cpu(OpContext& context, const CausalConv1dArgs& args);
-}
+// Defined where the build has CUDA.
+bool causal_conv1d_cuda_fits(const OpContext& context, const CausalConv1dArgs& args);
+Status causal_conv1d_cuda(OpContext& context, const CausalConv1dArgs& args);
+}  // namespace mstar

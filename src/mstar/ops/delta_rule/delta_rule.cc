@@ -1,14 +1,25 @@
 #include "mstar/ops/delta_rule/delta_rule.h"
 
 #include "mstar/ops/delta_rule/delta_rule_kernels.h"
+#include "mstar/ops/head_rows.h"
 #include "mstar/ops/kernel_table.h"
 #include "mstar/ops/view_checks.h"
 
 namespace mstar {
 namespace {
 
-constexpr Kernel<DeltaGatesArgs> kGates[] = {{"cpu", Backend::cpu, nullptr, delta_gates_cpu}};
-constexpr Kernel<DeltaRuleArgs> kRule[] = {{"cpu", Backend::cpu, nullptr, delta_rule_cpu}};
+constexpr Kernel<DeltaGatesArgs> kGates[] = {
+    {"cpu", Backend::cpu, nullptr, delta_gates_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, nullptr, delta_gates_cuda},
+#endif
+};
+constexpr Kernel<DeltaRuleArgs> kRule[] = {
+    {"cpu", Backend::cpu, nullptr, delta_rule_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, delta_rule_cuda_fits, delta_rule_cuda},
+#endif
+};
 
 Status check_state(const DeltaRuleArgs& args) {
   const std::int64_t heads = args.v.dim(1), key_dim = args.k.dim(2), value_dim = args.v.dim(2);
@@ -25,8 +36,9 @@ Status check_state(const DeltaRuleArgs& args) {
 Status delta_gates(OpContext& context, const DeltaGatesArgs& args) {
   MSTAR_OP_EXPECT("delta_gates", args.a.shape.rank() == 2);
   const std::int64_t tokens = args.a.dim(0), heads = args.a.dim(1);
-  MSTAR_OP_EXPECT("delta_gates", is_rows_of(args.a, DType::f32, tokens, heads));
-  MSTAR_OP_EXPECT("delta_gates", is_rows_of(args.b, DType::f32, tokens, heads));
+  MSTAR_OP_EXPECT("delta_gates", is_activation_rows(context.backend(), args.a, {tokens, heads}));
+  MSTAR_OP_EXPECT("delta_gates", is_activation_rows(context.backend(), args.b, {tokens, heads}));
+  MSTAR_OP_EXPECT("delta_gates", args.a.dtype == args.b.dtype);
   MSTAR_OP_EXPECT("delta_gates", is_vector_of(args.rate, DType::f32, heads));
   MSTAR_OP_EXPECT("delta_gates", is_vector_of(args.dt_bias, DType::f32, heads));
   MSTAR_OP_EXPECT("delta_gates", is_rows_of(args.decay, DType::f32, tokens, heads) && args.decay.contiguous());
@@ -39,10 +51,13 @@ Status delta_rule(OpContext& context, const DeltaRuleArgs& args) {
   const std::int64_t tokens = args.v.dim(0), key_heads = args.k.dim(1), heads = args.v.dim(1);
   MSTAR_OP_EXPECT("delta_rule", key_heads > 0 && heads > 0 && heads % key_heads == 0);
   MSTAR_OP_EXPECT("delta_rule", args.k.dim(2) > 0 && args.v.dim(2) > 0 && args.v.dim(2) % 16 == 0);
-  MSTAR_OP_EXPECT("delta_rule", is_token_heads(args.q, tokens, key_heads, args.k.dim(2)));
-  MSTAR_OP_EXPECT("delta_rule", is_token_heads(args.k, tokens, key_heads, args.k.dim(2)));
-  MSTAR_OP_EXPECT("delta_rule", is_token_heads(args.v, tokens, heads, args.v.dim(2)));
-  MSTAR_OP_EXPECT("delta_rule", is_token_heads(args.out, tokens, heads, args.v.dim(2)));
+  const Backend backend = context.backend();
+  MSTAR_OP_EXPECT("delta_rule", is_activation_heads(backend, args.q, tokens, key_heads, args.k.dim(2)));
+  MSTAR_OP_EXPECT("delta_rule", is_activation_heads(backend, args.k, tokens, key_heads, args.k.dim(2)));
+  MSTAR_OP_EXPECT("delta_rule", is_activation_heads(backend, args.v, tokens, heads, args.v.dim(2)));
+  MSTAR_OP_EXPECT("delta_rule", is_activation_heads(backend, args.out, tokens, heads, args.v.dim(2)));
+  MSTAR_OP_EXPECT("delta_rule", args.q.dtype == args.k.dtype && args.q.dtype == args.v.dtype);
+  MSTAR_OP_EXPECT("delta_rule", args.q.dtype == args.out.dtype);
   MSTAR_OP_EXPECT("delta_rule", is_rows_of(args.decay, DType::f32, tokens, heads) && args.decay.contiguous());
   MSTAR_OP_EXPECT("delta_rule", is_rows_of(args.beta, DType::f32, tokens, heads) && args.beta.contiguous());
   MSTAR_OP_EXPECT("delta_rule", args.rows.num_rows == 0 || (args.rows.offsets && args.slots && args.positions));

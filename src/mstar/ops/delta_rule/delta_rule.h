@@ -10,20 +10,21 @@
 namespace mstar {
 
 struct DeltaGatesArgs {
-  TensorView a;        // [tokens, heads] f32; tokens may lie apart
-  TensorView b;        // [tokens, heads] f32; tokens may lie apart
+  TensorView a;        // [tokens, heads] f32, on CUDA also f16 or bf16; tokens may lie apart
+  TensorView b;        // same
   TensorView rate;     // [heads] f32
   TensorView dt_bias;  // [heads] f32
   TensorView decay;    // [tokens, heads] f32 contiguous
   TensorView beta;     // [tokens, heads] f32 contiguous
 };
-// decay = exp(-rate * softplus(a + dt_bias)), beta = sigmoid(b), in doubles. Errors: internal (shapes). No workspace.
+// decay = exp(-rate * softplus(a + dt_bias)), beta = sigmoid(b), in doubles; on CUDA in f32. Errors: internal (shapes).
+// No workspace.
 Status delta_gates(OpContext& context, const DeltaGatesArgs& args);
 
 struct DeltaRuleArgs {
-  TensorView q;                             // [tokens, key_heads, key_dim] f32; tokens may lie apart
+  TensorView q;                             // [tokens, key_heads, key_dim] f32, on CUDA also bf16; tokens may lie apart
   TensorView k;                             // same
-  TensorView v;                             // [tokens, heads, value_dim] f32; tokens may lie apart
+  TensorView v;                             // [tokens, heads, value_dim] of q's dtype; tokens may lie apart
   TensorView decay;                         // [tokens, heads] f32 contiguous
   TensorView beta;                          // [tokens, heads] f32 contiguous
   RaggedView rows;                          // tokens that belong to no row are left alone
@@ -34,7 +35,7 @@ struct DeltaRuleArgs {
   bool interleaved_heads = false;
   TensorView state;                     // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
   const std::int32_t* slots = nullptr;  // [rows], no two rows with tokens share one
-  TensorView out;                       // [tokens, heads, value_dim] f32; tokens may lie apart
+  TensorView out;                       // [tokens, heads, value_dim] of q's dtype; tokens may lie apart
 };
 
 // For each token of a row and each head, with q = scale * q / sqrt(|q|^2 + norm_epsilon) and k likewise without scale:
@@ -44,9 +45,10 @@ struct DeltaRuleArgs {
 //
 // Token after token in one order of sums (even and odd keys apart): a token's bits depend neither on the other rows, on
 // threads, nor on how its sequence is cut into steps. heads is a multiple of key_heads, value_dim one of 16.
+// On CUDA key_dim is at most 128 and one of 4, and every row of q, k, v and out begins on 4 elements' bytes.
 // Errors: internal (shapes). Cost: 8 key_dim value_dim flop a token and head.
 Status delta_rule(OpContext& context, const DeltaRuleArgs& args);
-// Arena bytes that a call takes and gives back.
+// Arena bytes that a call takes and gives back; none on CUDA.
 std::size_t delta_rule_workspace_bytes(std::int64_t key_dim, int num_threads);
 
 }  // namespace mstar

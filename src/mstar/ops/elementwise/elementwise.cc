@@ -1,6 +1,7 @@
 #include "mstar/ops/elementwise/elementwise.h"
 
 #include "mstar/ops/elementwise/elementwise_kernels.h"
+#include "mstar/ops/head_rows.h"
 #include "mstar/ops/kernel_table.h"
 #include "mstar/ops/view_checks.h"
 
@@ -24,46 +25,54 @@ constexpr Kernel<SiluMulArgs> kSiluMul[] = {
     {"cuda", Backend::cuda, nullptr, silu_mul_cuda},
 #endif
 };
-constexpr Kernel<SigmoidMulArgs> kSigmoidMul[] = {{"cpu", Backend::cpu, nullptr, sigmoid_mul_cpu}};
+constexpr Kernel<SigmoidMulArgs> kSigmoidMul[] = {
+    {"cpu", Backend::cpu, nullptr, sigmoid_mul_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, nullptr, sigmoid_mul_cuda},
+#endif
+};
 constexpr Kernel<SoftmaxArgs> kSoftmax[] = {
     {"cpu", Backend::cpu, nullptr, softmax_cpu},
 #ifdef MSTAR_CUDA
     {"cuda", Backend::cuda, nullptr, softmax_cuda},
 #endif
 };
+
+// A view of an op whose result is `out`.
+bool fits_out(const OpContext& context, const TensorView& view, const TensorView& out) {
+  return view.dtype == out.dtype && is_activation_rows(context.backend(), view, out.shape);
+}
+
 }  // namespace
 
 Status add(OpContext& context, const AddArgs& args) {
   MSTAR_OP_EXPECT("add", args.out.shape.rank() == 2 && args.b.shape.rank() == 2);
-  const std::int64_t m = args.out.dim(0), n = args.out.dim(1);
-  MSTAR_OP_EXPECT("add", is_rows_of(args.out, DType::f32, m, n));
-  MSTAR_OP_EXPECT("add", is_rows_of(args.a, DType::f32, m, n));
-  MSTAR_OP_EXPECT("add", is_rows_of(args.b, DType::f32, args.b.dim(0) == 1 ? 1 : m, n));
+  MSTAR_OP_EXPECT("add", fits_out(context, args.out, args.out));
+  MSTAR_OP_EXPECT("add", fits_out(context, args.a, args.out));
+  TensorView repeated = args.b;
+  if (args.b.dim(0) == 1) repeated.shape[0] = args.out.dim(0);
+  MSTAR_OP_EXPECT("add", fits_out(context, repeated, args.out));
   return run_first_fit(context, args, kAdd, "add");
 }
 
 Status activate(OpContext& context, const ActivateArgs& args) {
   MSTAR_OP_EXPECT("activate", args.out.shape.rank() == 2);
-  MSTAR_OP_EXPECT("activate", is_rows_of(args.out, DType::f32, args.out.dim(0), args.out.dim(1)));
-  MSTAR_OP_EXPECT("activate", is_rows_of(args.x, DType::f32, args.out.dim(0), args.out.dim(1)));
+  MSTAR_OP_EXPECT("activate", fits_out(context, args.out, args.out));
+  MSTAR_OP_EXPECT("activate", fits_out(context, args.x, args.out));
   return run_first_fit(context, args, kActivate, "activate");
 }
 
 Status silu_mul(OpContext& context, const SiluMulArgs& args) {
-  MSTAR_OP_EXPECT("silu_mul", args.out.shape.rank() == 2);
-  const std::int64_t m = args.out.dim(0), n = args.out.dim(1);
-  MSTAR_OP_EXPECT("silu_mul", is_rows_of(args.out, DType::f32, m, n));
-  MSTAR_OP_EXPECT("silu_mul", is_rows_of(args.gate, DType::f32, m, n));
-  MSTAR_OP_EXPECT("silu_mul", is_rows_of(args.up, DType::f32, m, n));
+  MSTAR_OP_EXPECT("silu_mul", fits_out(context, args.out, args.out));
+  MSTAR_OP_EXPECT("silu_mul", fits_out(context, args.gate, args.out));
+  MSTAR_OP_EXPECT("silu_mul", fits_out(context, args.up, args.out));
   return run_first_fit(context, args, kSiluMul, "silu_mul");
 }
 
 Status sigmoid_mul(OpContext& context, const SigmoidMulArgs& args) {
-  MSTAR_OP_EXPECT("sigmoid_mul", args.out.shape.rank() == 2);
-  const std::int64_t m = args.out.dim(0), n = args.out.dim(1);
-  MSTAR_OP_EXPECT("sigmoid_mul", is_rows_of(args.out, DType::f32, m, n));
-  MSTAR_OP_EXPECT("sigmoid_mul", is_rows_of(args.gate, DType::f32, m, n));
-  MSTAR_OP_EXPECT("sigmoid_mul", is_rows_of(args.x, DType::f32, m, n));
+  MSTAR_OP_EXPECT("sigmoid_mul", fits_out(context, args.out, args.out));
+  MSTAR_OP_EXPECT("sigmoid_mul", fits_out(context, args.gate, args.out));
+  MSTAR_OP_EXPECT("sigmoid_mul", fits_out(context, args.x, args.out));
   return run_first_fit(context, args, kSigmoidMul, "sigmoid_mul");
 }
 

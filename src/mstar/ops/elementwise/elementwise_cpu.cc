@@ -4,6 +4,7 @@
 
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "mstar/ops/elementwise/elementwise_kernels.h"
+#include "mstar/ops/head_rows.h"
 #include "mstar/ops/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -68,13 +69,13 @@ HWY_EXPORT(softmax_row);
 namespace {
 
 const float* row_of(const TensorView& view, std::int64_t row) {
-  return view.data<const float>() + row * view.stride(0);
+  return view.data<const float>() + head_row_offset(view, row);
 }
 
 template <class PerRow>
 void for_rows(OpContext& context, const TensorView& out, PerRow per_row) {
-  context.parallel_for_rows(out.dim(0), out.dim(1),
-                            [&](std::int64_t row) { per_row(row, out.data<float>() + row * out.stride(0)); });
+  context.parallel_for_rows(num_head_rows(out), head_row_width(out),
+                            [&](std::int64_t row) { per_row(row, out.data<float>() + head_row_offset(out, row)); });
 }
 
 }  // namespace
@@ -96,14 +97,16 @@ Status activate_cpu(OpContext& context, const ActivateArgs& args) {
 
 Status silu_mul_cpu(OpContext& context, const SiluMulArgs& args) {
   for_rows(context, args.out, [&](std::int64_t row, float* out) {
-    HWY_DYNAMIC_DISPATCH(silu_mul_row)(row_of(args.gate, row), row_of(args.up, row), args.out.dim(1), out);
+    HWY_DYNAMIC_DISPATCH(silu_mul_row)
+    (row_of(args.gate, row), row_of(args.up, row), head_row_width(args.out), out);
   });
   return {};
 }
 
 Status sigmoid_mul_cpu(OpContext& context, const SigmoidMulArgs& args) {
   for_rows(context, args.out, [&](std::int64_t row, float* out) {
-    HWY_DYNAMIC_DISPATCH(sigmoid_mul_row)(row_of(args.gate, row), row_of(args.x, row), args.out.dim(1), out);
+    HWY_DYNAMIC_DISPATCH(sigmoid_mul_row)
+    (row_of(args.gate, row), row_of(args.x, row), head_row_width(args.out), out);
   });
   return {};
 }

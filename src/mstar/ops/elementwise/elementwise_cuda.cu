@@ -1,4 +1,4 @@
-#include "mstar/ops/cuda_kernel.cuh"
+#include "mstar/ops/cuda_rows.cuh"
 #include "mstar/ops/elementwise/elementwise_kernels.h"
 
 namespace mstar {
@@ -7,21 +7,63 @@ namespace {
 using namespace cuda;
 constexpr int kThreads = 256;
 
-dim3 grid_of(const TensorView& out) {
-  return dim3(static_cast<unsigned>((out.dim(1) + kThreads - 1) / kThreads), static_cast<unsigned>(out.dim(0)));
+// out = f(a, b) on rows of `n`, a unit a thread. A thread reads and writes only its own elements, so that out may be a
+// or b. `b` is a where f takes one argument.
+template <class T, class Function>
+__global__ void __launch_bounds__(kThreads) map_rows(HeadRows<const T> a, HeadRows<const T> b, HeadRows<T> out, int n,
+                                                     unsigned units_a_row, unsigned units, bool aligned, Function f) {
+  const unsigned unit = blockIdx.x * kThreads + threadIdx.x;
+  if (unit >= units) return;
+  const int row = static_cast<int>(unit / units_a_row), at = static_cast<int>(unit % units_a_row) * kUnit;
+  float first[kUnit], second[kUnit];
+  load_unit(a.row(row) + at, n - at, aligned, first);
+  if constexpr (Function::kTakesTwo) load_unit(b.row(row) + at, n - at, aligned, second);
+#pragma unroll
+  for (int i = 0; i < kUnit; ++i) {
+    if constexpr (Function::kTakesTwo) {
+      first[i] = f(first[i], second[i]);
+    } else {
+      first[i] = f(first[i]);
+    }
+  }
+  store_unit(first, n - at, aligned, out.row(row) + at);
 }
 
-__global__ void __launch_bounds__(kThreads) add_rows(Rows a, Rows b, Rows out, int n) {
-  const int i = blockIdx.x * kThreads + threadIdx.x;
-  if (i < n) out.row(blockIdx.y)[i] = __fadd_rn(a.row(blockIdx.y)[i], b.row(blockIdx.y)[i]);
-}
-__global__ void __launch_bounds__(kThreads) activate_rows(Rows x, Activation activation, Rows out, int n) {
-  const int i = blockIdx.x * kThreads + threadIdx.x;
-  if (i < n) out.row(blockIdx.y)[i] = activate_one(activation, x.row(blockIdx.y)[i]);
-}
-__global__ void __launch_bounds__(kThreads) silu_mul_rows(Rows gate, Rows up, Rows out, int n) {
-  const int i = blockIdx.x * kThreads + threadIdx.x;
-  if (i < n) out.row(blockIdx.y)[i] = activate_one(Activation::silu, gate.row(blockIdx.y)[i]) * up.row(blockIdx.y)[i];
+struct Sum {
+  static constexpr bool kTakesTwo = true;
+  __device__ float operator()(float a, float b) const { return __fadd_rn(a, b); }
+};
+struct Activated {
+  static constexpr bool kTakesTwo = false;
+  Activation activation;
+  __device__ float operator()(float x) const { return activate_one(activation, x); }
+};
+struct SiluTimes {
+  static constexpr bool kTakesTwo = true;
+  __device__ float operator()(float gate, float up) const { return activate_one(Activation::silu, gate) * up; }
+};
+struct SigmoidTimes {
+  static constexpr bool kTakesTwo = true;
+  __device__ float operator()(float gate, float x) const { return x / (1.0f + expf(-gate)); }
+};
+
+template <class Function>
+Status map(OpContext& context, const TensorView& a, const TensorView& b, const TensorView& out, Function f,
+           const char* op) {
+  if (out.empty()) return {};
+  const std::int64_t n = head_row_width(out), units_a_row = (n + kUnit - 1) / kUnit;
+  const std::int64_t units = num_head_rows(out) * units_a_row;
+  if (units > (std::int64_t{1} << 31)) return internal_error(std::string(op) + ": too many elements for one call");
+  const bool aligned = rows_on_16_bytes(a) && rows_on_16_bytes(b) && rows_on_16_bytes(out);
+  return with_float_type(out.dtype, [&](auto element) {
+    using T = decltype(element);
+    HeadRows<const T> second = head_rows_of<const T>(b);
+    if (b.shape.rank() == 2 && b.dim(0) == 1) second.token_stride = 0;
+    map_rows<<<static_cast<unsigned>((units + kThreads - 1) / kThreads), kThreads, 0, stream_of(context)>>>(
+        head_rows_of<const T>(a), second, head_rows_of<T>(out), static_cast<int>(n), static_cast<unsigned>(units_a_row),
+        static_cast<unsigned>(units), aligned, f);
+    return cuda_launch_status(op);
+  });
 }
 
 constexpr int kWarps = kThreads / kWarp;
@@ -44,26 +86,19 @@ __global__ void __launch_bounds__(kThreads) softmax_rows(Rows x, Rows out, int n
 }  // namespace
 
 Status add_cuda(OpContext& context, const AddArgs& args) {
-  if (args.out.empty()) return {};
-  Rows b = rows_of(args.b);
-  if (args.b.dim(0) == 1) b.stride = 0;
-  add_rows<<<grid_of(args.out), kThreads, 0, stream_of(context)>>>(rows_of(args.a), b, rows_of(args.out),
-                                                                   static_cast<int>(args.out.dim(1)));
-  return cuda_launch_status("add");
+  return map(context, args.a, args.b, args.out, Sum{}, "add");
 }
 
 Status activate_cuda(OpContext& context, const ActivateArgs& args) {
-  if (args.out.empty()) return {};
-  activate_rows<<<grid_of(args.out), kThreads, 0, stream_of(context)>>>(
-      rows_of(args.x), args.activation, rows_of(args.out), static_cast<int>(args.out.dim(1)));
-  return cuda_launch_status("activate");
+  return map(context, args.x, args.x, args.out, Activated{args.activation}, "activate");
 }
 
 Status silu_mul_cuda(OpContext& context, const SiluMulArgs& args) {
-  if (args.out.empty()) return {};
-  silu_mul_rows<<<grid_of(args.out), kThreads, 0, stream_of(context)>>>(
-      rows_of(args.gate), rows_of(args.up), rows_of(args.out), static_cast<int>(args.out.dim(1)));
-  return cuda_launch_status("silu_mul");
+  return map(context, args.gate, args.up, args.out, SiluTimes{}, "silu_mul");
+}
+
+Status sigmoid_mul_cuda(OpContext& context, const SigmoidMulArgs& args) {
+  return map(context, args.gate, args.x, args.out, SigmoidTimes{}, "sigmoid_mul");
 }
 
 Status softmax_cuda(OpContext& context, const SoftmaxArgs& args) {

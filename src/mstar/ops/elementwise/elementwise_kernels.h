@@ -13,5 +13,6 @@ Status softmax_cpu(OpContext& context, const SoftmaxArgs& args);
 Status add_cuda(OpContext& context, const AddArgs& args);
 Status activate_cuda(OpContext& context, const ActivateArgs& args);
 Status silu_mul_cuda(OpContext& context, const SiluMulArgs& args);
+Status sigmoid_mul_cuda(OpContext& context, const SigmoidMulArgs& args);
 Status softmax_cuda(OpContext& context, const SoftmaxArgs& args);
 }  // namespace mstar

@@ -119,5 +119,33 @@ TEST(Elementwise, SoftmaxSumsToOne) {
   });
 }
 
+// A gate beside each head, as gated attention has them.
+TEST(Elementwise, GatesOfHeadsLieApart) {
+  on_every_target([&] {
+    Host host(2);
+    const std::int64_t tokens = 4, heads = 3, d = 21;
+    auto in = random_floats(tokens * heads * 2 * d, 1, 3.0f), x = random_floats(tokens * heads * d, 2);
+    TensorView gate(in.data() + d, DType::f32, {tokens, heads, d});
+    gate.strides = {heads * 2 * d, 2 * d, 1};
+    Guarded sigmoid(tokens, heads * d), silu(tokens, heads * d);
+    const auto by_heads = [&](TensorView view) {
+      view.shape = {tokens, heads, d};
+      view.strides = {heads * d, d, 1};
+      return view;
+    };
+    const TensorView values = by_heads(matrix(x, tokens, heads * d));
+    ASSERT_TRUE(sigmoid_mul(host.context(), {gate, values, by_heads(sigmoid.view())}));
+    ASSERT_TRUE(silu_mul(host.context(), {gate, values, by_heads(silu.view())}));
+    EXPECT_TRUE(sigmoid.guards_intact() && silu.guards_intact());
+    for (std::int64_t t = 0; t < tokens; ++t)
+      for (std::int64_t i = 0; i < heads * d; ++i) {
+        const double g = in[static_cast<std::size_t>((t * heads + i / d) * 2 * d + d + i % d)];
+        const double v = x[static_cast<std::size_t>(t * heads * d + i)] / (1 + std::exp(-g));
+        ASSERT_NEAR(sigmoid.at(t, i), v, 1e-6);
+        ASSERT_NEAR(silu.at(t, i), g * v, 4e-6);
+      }
+  });
+}
+
 }  // namespace
 }  // namespace mstar

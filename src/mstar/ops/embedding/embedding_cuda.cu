@@ -1,4 +1,4 @@
-#include "mstar/ops/cuda_kernel.cuh"
+#include "mstar/ops/cuda_rows.cuh"
 #include "mstar/ops/embedding/embedding_kernels.h"
 
 namespace mstar {
@@ -11,6 +11,10 @@ struct Table {
   const Element* data = nullptr;
   std::int64_t stride = 0;
   int rows = 0;
+  bool on_16_bytes() const {
+    return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 &&
+           static_cast<std::size_t>(stride) * sizeof(Element) % 16 == 0;
+  }
   // Ids come from a sampler or were checked on the host. A foreign one reads row 0: no kernel reads outside its table.
   __device__ const Element* row(int id) const {
     return data + static_cast<std::int64_t>(id >= 0 && id < rows ? id : 0) * stride;
@@ -20,13 +24,19 @@ struct Table {
 template <class Element, class Position>
 __global__ void __launch_bounds__(128)
     embed(const std::int32_t* ids, Table<Element> table, const std::int32_t* positions, Table<Position> position_table,
-          Rows out, int width) {
+          Rows out, int width, bool aligned) {
   const int token = blockIdx.x;
   const Element* from = table.row(ids[token]);
   const Position* added = positions ? position_table.row(positions[token]) : nullptr;
-  for (int i = threadIdx.x; i < width; i += blockDim.x) {
-    const float value = widen(from[i]);
-    out.row(token)[i] = added ? __fadd_rn(value, widen(added[i])) : value;
+  for (int i = threadIdx.x * kUnit; i < width; i += blockDim.x * kUnit) {
+    float value[kUnit], more[kUnit];
+    load_unit(from + i, width - i, aligned, value);
+    if (added) {
+      load_unit(added + i, width - i, aligned, more);
+#pragma unroll
+      for (int j = 0; j < kUnit; ++j) value[j] = __fadd_rn(value[j], more[j]);
+    }
+    store_unit(value, width - i, aligned, out.row(token) + i);
   }
 }
 
@@ -52,9 +62,10 @@ Status embedding_cuda(OpContext& context, const EmbeddingArgs& args) {
       if (args.positions.pointer)
         position_table = {args.position_table.data<Position>(), args.position_table.stride(0),
                           static_cast<int>(args.position_table.dim(0))};
+      const bool aligned = table.on_16_bytes() && position_table.on_16_bytes() && rows_on_16_bytes(args.out);
       embed<<<num_tokens, 128, 0, stream_of(context)>>>(args.ids.data<std::int32_t>(), table,
                                                         args.positions.data<std::int32_t>(), position_table,
-                                                        rows_of(args.out), width);
+                                                        rows_of(args.out), width, aligned);
       return cuda_launch_status("embedding");
     });
   });

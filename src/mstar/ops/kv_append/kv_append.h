@@ -7,7 +7,7 @@
 namespace mstar {
 
 struct KvAppendArgs {
-  TensorView keys;    // [tokens, kv_heads, head_dim] f32; tokens may lie apart
+  TensorView keys;    // [tokens, kv_heads, head_dim] f32, on CUDA also f16 or bf16; tokens may lie apart
   TensorView values;  // same
   RaggedView rows;
   PagedKvView kv;  // f32, f16 or bf16, head_dim a multiple of 16; lengths count the appended tokens

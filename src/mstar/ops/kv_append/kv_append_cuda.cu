@@ -1,5 +1,5 @@
 #include "mstar/ops/attention/kv_layout_cuda.cuh"
-#include "mstar/ops/cuda_kernel.cuh"
+#include "mstar/ops/cuda_rows.cuh"
 #include "mstar/ops/kv_append/kv_append_kernels.h"
 
 namespace mstar {
@@ -7,19 +7,33 @@ namespace {
 
 using namespace cuda;
 
-// One block a token. The lengths are on the device, so that nobody can refuse a row that leaves its pages here: such a
-// token is not written. The pool never plans one.
-template <class Element>
+template <class T>
+struct Tokens {
+  const T* data = nullptr;
+  std::int64_t stride = 0;
+};
+template <class T>
+Tokens<T> tokens_of(const TensorView& view) {
+  return {view.data<T>(), view.stride(0)};
+}
+
+// One block a token, a unit a thread at a time: a head's elements are a multiple of 16. The lengths are on the device,
+// so that nobody can refuse a row that leaves its pages here: such a token is not written. The pool never plans one.
+template <class T, class Element>
 __global__ void __launch_bounds__(128)
-    append(Rows keys, Rows values, const std::int32_t* offsets, int num_rows, Pages pages) {
+    append(Tokens<T> keys, Tokens<T> values, const std::int32_t* offsets, int num_rows, Pages pages, bool aligned) {
   const int token = blockIdx.x;
   const int row = row_of(offsets, num_rows, token);
   const int position = pages.lengths[row] - (offsets[row + 1] - token);
   if (position < 0 || position >= pages.max_pages * pages.page_tokens) return;
   const std::int64_t to = pages.at(row, position, 0);
-  for (int i = threadIdx.x; i < pages.kv_heads * pages.head_dim; i += blockDim.x) {
-    static_cast<Element*>(pages.keys)[to + i] = narrow<Element>(keys.row(token)[i]);
-    static_cast<Element*>(pages.values)[to + i] = narrow<Element>(values.row(token)[i]);
+  const int count = pages.kv_heads * pages.head_dim;
+  for (int i = threadIdx.x * kUnit; i < count; i += blockDim.x * kUnit) {
+    float key[kUnit], value[kUnit];
+    load_unit(keys.data + token * keys.stride + i, kUnit, aligned, key);
+    load_unit(values.data + token * values.stride + i, kUnit, aligned, value);
+    store_unit(key, kUnit, true, static_cast<Element*>(pages.keys) + to + i);
+    store_unit(value, kUnit, true, static_cast<Element*>(pages.values) + to + i);
   }
 }
 
@@ -27,10 +41,17 @@ __global__ void __launch_bounds__(128)
 
 Status kv_append_cuda(OpContext& context, const KvAppendArgs& args) {
   if (args.rows.num_tokens == 0) return {};
-  return with_float_type(args.kv.keys.dtype, [&](auto element) {
-    append<decltype(element)><<<args.rows.num_tokens, 128, 0, stream_of(context)>>>(
-        rows_of(args.keys), rows_of(args.values), args.rows.offsets, args.rows.num_rows, pages_of(args.kv));
-    return cuda_launch_status("kv_append");
+  if (!rows_on_16_bytes(args.kv.keys) || !rows_on_16_bytes(args.kv.values))
+    return internal_error("kv_append: pages begin on 16 bytes");
+  const bool aligned = rows_on_16_bytes(args.keys) && rows_on_16_bytes(args.values);
+  return with_float_type(args.keys.dtype, [&](auto given) {
+    return with_float_type(args.kv.keys.dtype, [&](auto element) {
+      using T = decltype(given);
+      append<T, decltype(element)><<<args.rows.num_tokens, 128, 0, stream_of(context)>>>(
+          tokens_of<T>(args.keys), tokens_of<T>(args.values), args.rows.offsets, args.rows.num_rows, pages_of(args.kv),
+          aligned);
+      return cuda_launch_status("kv_append");
+    });
   });
 }
 

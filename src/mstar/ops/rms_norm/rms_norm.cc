@@ -1,5 +1,6 @@
 #include "mstar/ops/rms_norm/rms_norm.h"
 
+#include "mstar/ops/head_rows.h"
 #include "mstar/ops/kernel_table.h"
 #include "mstar/ops/rms_norm/rms_norm_kernels.h"
 #include "mstar/ops/view_checks.h"
@@ -15,10 +16,10 @@ constexpr Kernel<RmsNormArgs> kKernels[] = {
 }  // namespace
 
 Status rms_norm(OpContext& context, const RmsNormArgs& args) {
-  MSTAR_OP_EXPECT("rms_norm", args.x.shape.rank() == 2 && args.x.dim(1) > 0);
-  const std::int64_t m = args.x.dim(0), d = args.x.dim(1);
-  MSTAR_OP_EXPECT("rms_norm", is_rows_of(args.x, DType::f32, m, d));
-  MSTAR_OP_EXPECT("rms_norm", is_rows_of(args.out, DType::f32, m, d));
+  MSTAR_OP_EXPECT("rms_norm", args.x.shape.rank() >= 2);
+  const std::int64_t d = head_row_width(args.x);
+  MSTAR_OP_EXPECT("rms_norm", d > 0 && is_activation_rows(context.backend(), args.x, args.x.shape));
+  MSTAR_OP_EXPECT("rms_norm", is_activation_rows(context.backend(), args.out, args.x.shape));
   MSTAR_OP_EXPECT("rms_norm", is_vector_of(args.weight, DType::f32, d));
   return run_first_fit(context, args, kKernels, "rms_norm");
 }

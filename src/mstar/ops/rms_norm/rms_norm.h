@@ -6,15 +6,16 @@
 namespace mstar {
 
 struct RmsNormArgs {
-  TensorView x;       // [M, D] f32; rows may lie apart (heads of a projection are rows too)
+  TensorView x;       // [M, D], or [tokens, heads, D], each head by itself; f32; rows and heads may lie apart
   TensorView weight;  // [D] f32
   float epsilon = 1e-6f;
   float weight_offset = 0.0f;  // 1 for models that store weight - 1
-  TensorView out;              // [M, D] f32; may be x
+  TensorView out;              // of x's shape, f32; may be x where the dtypes are the same
 };
 
 // out = x / sqrt(mean(x^2) + epsilon) * (weight + weight_offset). A row's bits do not depend on the other rows.
-// Errors: internal (shapes). No workspace.
+// On CUDA x and out may also be f16 or bf16, each for itself; sums are f32 and the result is rounded once. Errors:
+// internal (shapes; on CUDA D > 16384). No workspace.
 Status rms_norm(OpContext& context, const RmsNormArgs& args);
 
 }  // namespace mstar

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "mstar/ops/head_rows.h"
 #include "mstar/ops/rms_norm/rms_norm_kernels.h"
 #include "mstar/ops/simd-inl.h"
 
@@ -11,9 +12,9 @@ namespace mstar {
 namespace HWY_NAMESPACE {
 
 void scale_row(const RmsNormArgs& args, std::int64_t row) {
-  const std::int64_t d = args.x.dim(1);
-  const float* x = args.x.data<float>() + row * args.x.stride(0);
-  float* out = args.out.data<float>() + row * args.out.stride(0);
+  const std::int64_t d = args.weight.dim(0);
+  const float* x = args.x.data<float>() + head_row_offset(args.x, row);
+  float* out = args.out.data<float>() + head_row_offset(args.out, row);
   const float* weight = args.weight.data<float>();
   const float squares = row_sum(d, [&](std::int64_t i, int lanes) HWY_ATTR {
     const V value = load_up_to(x + i, lanes);
@@ -36,7 +37,7 @@ namespace mstar {
 HWY_EXPORT(scale_row);
 
 Status rms_norm_cpu(OpContext& context, const RmsNormArgs& args) {
-  context.parallel_for_rows(args.x.dim(0), args.x.dim(1), [&](std::int64_t row) {
+  context.parallel_for_rows(num_head_rows(args.x), args.weight.dim(0), [&](std::int64_t row) {
     HWY_DYNAMIC_DISPATCH(scale_row)(args, row);
   });
   return {};

@@ -1,34 +1,100 @@
-#include "mstar/ops/cuda_kernel.cuh"
+#include "mstar/ops/cuda_rows.cuh"
 #include "mstar/ops/rms_norm/rms_norm_kernels.h"
 
 namespace mstar {
 namespace {
 
 using namespace cuda;
-constexpr int kWarps = 4;
 
-// One block a row; the sum in doubles, as on the CPU.
-__global__ void __launch_bounds__(kWarps* kWarp)
-    normalise(Rows x, const float* weight, float epsilon, float weight_offset, Rows out, int d) {
-  __shared__ double scratch[kWarps];
-  const float* from = x.row(blockIdx.x);
-  double squares = 0;
-  for (int i = threadIdx.x; i < d; i += blockDim.x) squares += static_cast<double>(from[i]) * from[i];
-  const auto inverse = static_cast<float>(1.0 / sqrt(block_sum<kWarps>(squares, scratch) / d + epsilon));
-  float* to = out.row(blockIdx.x);
-  for (int i = threadIdx.x; i < d; i += blockDim.x)
-    to[i] = __fmul_rn(__fmul_rn(from[i], inverse), __fadd_rn(weight[i], weight_offset));
+constexpr int kUnits = 2;       // of a row that a thread holds
+constexpr int kRowsABlock = 4;  // of short rows, which get a warp each
+
+constexpr int longest_row(int warps) { return warps * kWarp * kUnits * kUnit; }
+
+template <class X, class Out>
+struct Norm {
+  HeadRows<const X> x;
+  HeadRows<Out> out;
+  const float* weight = nullptr;
+  float epsilon = 0, weight_offset = 0;
+  int rows = 0, d = 0;
+  bool aligned = false;
+};
+
+// kWarps warps a row. Each thread keeps its part of the row in registers: it is read once, and out may be x.
+template <int kWarps, class X, class Out>
+__global__ void __launch_bounds__((kWarps > 1 ? kWarps : kRowsABlock) * kWarp) normalise(Norm<X, Out> n) {
+  constexpr bool kOneWarp = kWarps == 1;
+  const int row = kOneWarp ? blockIdx.x * kRowsABlock + threadIdx.x / kWarp : blockIdx.x;
+  const int thread = kOneWarp ? threadIdx.x % kWarp : threadIdx.x;
+  if (row >= n.rows) return;
+  float gains[kUnits][kUnit], values[kUnits][kUnit];
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const int at = (u * kWarps * kWarp + thread) * kUnit;
+    load_unit(n.weight + at, n.d - at, n.aligned, gains[u]);
+  }
+  const X* from = n.x.row(row);
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const int at = (u * kWarps * kWarp + thread) * kUnit;
+    load_unit(from + at, n.d - at, n.aligned, values[u]);
+  }
+  float squares = 0;
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u)
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) squares = __fmaf_rn(values[u][i], values[u][i], squares);
+  if constexpr (kOneWarp) {
+    squares = warp_sum(squares);
+  } else {
+    __shared__ float scratch[kWarps];
+    squares = block_sum<kWarps>(squares, scratch);
+  }
+  const float inverse = 1.0f / sqrtf(squares / static_cast<float>(n.d) + n.epsilon);
+  Out* to = n.out.row(row);
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const int at = (u * kWarps * kWarp + thread) * kUnit;
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i)
+      values[u][i] = __fmul_rn(__fmul_rn(values[u][i], inverse), __fadd_rn(gains[u][i], n.weight_offset));
+    store_unit(values[u], n.d - at, n.aligned, to + at);
+  }
+}
+
+template <int kWarps, class X, class Out>
+void launch(OpContext& context, const Norm<X, Out>& n) {
+  const int rows_a_block = kWarps == 1 ? kRowsABlock : 1;
+  normalise<kWarps>
+      <<<(n.rows + rows_a_block - 1) / rows_a_block, rows_a_block * kWarps * kWarp, 0, stream_of(context)>>>(n);
 }
 
 }  // namespace
 
 Status rms_norm_cuda(OpContext& context, const RmsNormArgs& args) {
-  const int m = static_cast<int>(args.x.dim(0));
-  if (m == 0) return {};
-  normalise<<<m, kWarps * kWarp, 0, stream_of(context)>>>(rows_of(args.x), args.weight.data<float>(), args.epsilon,
-                                                          args.weight_offset, rows_of(args.out),
-                                                          static_cast<int>(args.x.dim(1)));
-  return cuda_launch_status("rms_norm");
+  const int rows = static_cast<int>(num_head_rows(args.x)), d = static_cast<int>(head_row_width(args.x));
+  if (rows == 0) return {};
+  if (d > longest_row(32)) return internal_error("rms_norm: rows of more than " + std::to_string(longest_row(32)));
+  return with_float_type(args.x.dtype, [&](auto x) {
+    return with_float_type(args.out.dtype, [&](auto out) {
+      Norm<decltype(x), decltype(out)> n{head_rows_of<const decltype(x)>(args.x), head_rows_of<decltype(out)>(args.out),
+                                         args.weight.data<float>()};
+      n.epsilon = args.epsilon;
+      n.weight_offset = args.weight_offset;
+      n.rows = rows;
+      n.d = d;
+      n.aligned = rows_on_16_bytes(args.x) && rows_on_16_bytes(args.out) && rows_on_16_bytes(args.weight);
+      if (d <= longest_row(1)) {
+        launch<1>(context, n);
+      } else if (d <= longest_row(8)) {
+        launch<8>(context, n);
+      } else {
+        launch<32>(context, n);
+      }
+      return cuda_launch_status("rms_norm");
+    });
+  });
 }
 
 }  // namespace mstar

@@ -6,8 +6,8 @@
 namespace mstar {
 
 struct RopeArgs {
-  // [tokens, heads, head_dim] f32, rotated in place; tokens may lie apart. Queries and keys that lie side by side in a
-  // fused projection are one view of heads + kv_heads heads.
+  // [tokens, heads, head_dim] f32, on CUDA also f16 or bf16, rotated in place; tokens and heads may lie apart. Queries
+  // and keys that lie side by side in a fused projection are one view of heads + kv_heads heads.
   TensorView x;
   TensorView positions;            // [tokens] i32
   TensorView inverse_frequencies;  // [rotary / 2] f32; dimensions from `rotary` on are left alone
@@ -15,8 +15,8 @@ struct RopeArgs {
   float magnitude = 1.0f;          // multiplies cosines and sines (YaRN's attention factor)
 };
 
-// Angles are positions * inverse_frequencies in f32, as transformers computes them. A token's bits do not depend on the
-// others. Errors: internal (shapes). Workspace: rope_workspace_bytes.
+// Angles are positions * inverse_frequencies in f32, as transformers computes them; CUDA rounds once when it stores. A
+// token's bits do not depend on the others. Errors: internal (shapes). Workspace: rope_workspace_bytes; none on CUDA.
 Status rope(OpContext& context, const RopeArgs& args);
 std::size_t rope_workspace_bytes(std::int64_t rotary, int num_threads);
 

@@ -20,7 +20,7 @@ void rotate(float* x, std::int64_t pairs, std::int64_t step, std::int64_t apart,
 }  // namespace
 
 Status rope_cpu(OpContext& context, const RopeArgs& args) {
-  const std::int64_t pairs = args.inverse_frequencies.dim(0), heads = args.x.dim(1), head_dim = args.x.dim(2);
+  const std::int64_t pairs = args.inverse_frequencies.dim(0), heads = args.x.dim(1);
   const std::size_t mark = context.arena.mark();
   auto* scratch = static_cast<float*>(context.arena.take(rope_workspace_bytes(2 * pairs, context.num_threads()) - 256));
   constexpr std::int64_t kTokensAtOnce = 8;
@@ -36,7 +36,7 @@ Status rope_cpu(OpContext& context, const RopeArgs& args) {
         sines[i] = static_cast<float>(std::sin(static_cast<double>(angle))) * args.magnitude;
       }
       for (std::int64_t head = 0; head < heads; ++head) {
-        float* x = args.x.data<float>() + t * args.x.stride(0) + head * head_dim;
+        float* x = args.x.data<float>() + t * args.x.stride(0) + head * args.x.stride(1);
         if (args.interleaved) {
           rotate(x, pairs, 2, 1, cosines, sines);
         } else {

@@ -5,4 +5,6 @@
 
 namespace mstar {
 Status rope_cpu(OpContext& context, const RopeArgs& args);
-}
+// Defined where the build has CUDA.
+Status rope_cuda(OpContext& context, const RopeArgs& args);
+}  // namespace mstar

@@ -1,0 +1,242 @@
+// The delta rule, its gates and the convolution before it: ragged rows, fresh and carried-on states.
+#include <algorithm>
+#include <cstring>
+
+#include "mstar/ops/causal_conv1d/causal_conv1d.h"
+#include "mstar/ops/delta_rule/delta_rule.h"
+#include "twins.h"
+
+namespace mstar::bench {
+namespace {
+
+// Rows of a step: how many tokens each has here and how many it had before. Each row's values come from its own seed,
+// so that a row is the same alone and among others.
+struct Rows {
+  struct One {
+    std::int32_t tokens, before;
+    std::uint32_t seed;
+  };
+  std::vector<One> all;
+
+  static Rows of(std::vector<std::pair<int, int>> counts) {
+    Rows rows;
+    for (std::size_t r = 0; r < counts.size(); ++r)
+      rows.all.push_back({counts[r].first, counts[r].second, 100 + 10 * static_cast<std::uint32_t>(r)});
+    return rows;
+  }
+  std::int32_t num_tokens() const {
+    std::int32_t tokens = 0;
+    for (const One& row : all) tokens += row.tokens;
+    return tokens;
+  }
+  // `width` numbers a token, and those of two tokens that belong to no row.
+  std::vector<float> tokens(std::int64_t width, std::uint32_t which) const {
+    std::vector<float> out;
+    for (const One& row : all)
+      for (const float v : draw(row.tokens * width, row.seed + which)) out.push_back(v);
+    out.resize(out.size() + static_cast<std::size_t>(2 * width), 0.5f);
+    return out;
+  }
+  // `width` numbers a slot; row r is in slot r + 1.
+  std::vector<float> slots(std::int64_t width, std::uint32_t which) const {
+    std::vector<float> out(static_cast<std::size_t>(width), 3.0f);
+    for (const One& row : all)
+      for (const float v : draw(width, row.seed + which)) out.push_back(v);
+    return out;
+  }
+  RaggedView ragged(Place& place) const {
+    std::vector<std::int32_t> offsets = {0};
+    for (const One& row : all) offsets.push_back(offsets.back() + row.tokens);
+    return {place.i32(offsets).data<std::int32_t>(), static_cast<int>(all.size()), num_tokens()};
+  }
+  const std::int32_t* positions(Place& place) const {
+    std::vector<std::int32_t> out;
+    for (const One& row : all)
+      for (std::int32_t t = 0; t < row.tokens; ++t) out.push_back(row.before + t);
+    out.resize(out.size() + 2, 0);
+    return place.i32(out).data<std::int32_t>();
+  }
+  const std::int32_t* slot_ids(Place& place) const {
+    std::vector<std::int32_t> out;
+    for (std::size_t r = 0; r < all.size(); ++r) out.push_back(static_cast<std::int32_t>(r + 1));
+    return place.i32(out).data<std::int32_t>();
+  }
+};
+
+const Rows& mixed_rows() {
+  static const Rows rows = Rows::of({{1, 5}, {0, 2}, {3, 0}, {2, 9}, {41, 0}, {16, 4}, {1, 0}, {17, 1}});
+  return rows;
+}
+const Rows& decode_rows() {
+  static const Rows rows = Rows::of({{1, 5}, {1, 0}, {0, 3}, {1, 700}, {1, 1}});
+  return rows;
+}
+
+// ---- convolution
+
+struct ConvProblem {
+  std::int64_t channels, taps;
+  DType dtype;
+  Status run(OpContext& ops, Place& place, const Rows& rows) const {
+    const std::int64_t tokens = rows.num_tokens() + 2;
+    CausalConv1dArgs args;
+    args.rows = rows.ragged(place);
+    args.x = place.activations(dtype, rows.tokens(channels + 4, 1), {tokens, channels}, channels + 4);
+    args.positions = rows.positions(place);
+    args.weight = place.f32(draw(taps * channels, 5), {taps, channels});
+    args.activation = Activation::silu;
+    const auto slots = static_cast<std::int64_t>(rows.all.size()) + 1;
+    args.state = place.state(DType::f32, rows.slots((taps - 1) * channels, 2), {slots, taps - 1, channels});
+    args.slots = rows.slot_ids(place);
+    args.out = place.out(dtype, tokens, channels, channels + 8);
+    return causal_conv1d(ops, args);
+  }
+};
+
+void check_conv(Twins& twins) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Difference difference;
+    for (const std::int64_t channels : {4, 516, 6144})
+      for (const std::int64_t taps : {2, 4, 7})
+        for (const Rows* rows : {&mixed_rows(), &decode_rows()})
+          twins.run(
+              [&](OpContext& ops, Place& place) {
+                return ConvProblem{channels, taps, dtype}.run(ops, place, *rows);
+              },
+              difference);
+    twins.judge("causal_conv1d " + std::string(dtype_name(dtype)), difference, dtype == DType::f32 ? 2e-6 : 2.05e-3,
+                dtype == DType::f32 ? 1e-5 : 2.05e-3);
+  }
+}
+
+// ---- gates
+
+void check_delta_gates(Twins& twins) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Difference difference;
+    for (const std::int64_t tokens : {1, 7, 300}) {
+      const std::int64_t heads = 16;
+      const auto both = draw(tokens * (2 * heads + 5), 1, 8.0f);
+      auto rate = draw(heads, 2, 4.0f);
+      for (float& r : rate) r = std::fabs(r);
+      twins.run(
+          [&](OpContext& ops, Place& place) {
+            TensorView a = place.activations(dtype, both, {tokens, heads}, 2 * heads + 5), b = a;
+            b.pointer = a.data<std::byte>() + static_cast<std::size_t>(heads) * dtype_bytes(a.dtype);
+            return delta_gates(ops, {a, b, place.f32(rate, {heads}), place.f32(draw(heads, 3), {heads}),
+                                     place.out(tokens, heads), place.out(tokens, heads)});
+          },
+          difference);
+    }
+    twins.judge("delta_gates of " + std::string(dtype_name(dtype)), difference, 1e-6);
+  }
+}
+
+// ---- rule
+
+struct Heads {
+  std::int64_t key_heads, heads, key_dim, value_dim;
+  bool interleaved = false;
+};
+
+struct RuleProblem {
+  Heads z;
+  DType dtype, state_dtype;
+  Status run(OpContext& ops, Place& place, const Rows& rows) const {
+    const std::int64_t tokens = rows.num_tokens() + 2, keys = z.key_heads * z.key_dim, values = z.heads * z.value_dim;
+    const std::int64_t width = 2 * keys + values;
+    const TensorView in = place.activations(dtype, rows.tokens(width, 1), {tokens, width});
+    const auto part = [&](std::int64_t first, std::int64_t heads, std::int64_t dim) {
+      TensorView view = in;
+      view.pointer = in.data<std::byte>() + first * static_cast<std::int64_t>(dtype_bytes(in.dtype));
+      view.shape = {tokens, heads, dim};
+      view.strides = {width, dim, 1};
+      return view;
+    };
+    auto decay = rows.tokens(z.heads, 2), beta = rows.tokens(z.heads, 3);
+    for (float& x : decay) x = std::exp(-0.3f * std::fabs(x));
+    for (float& x : beta) x = 1 / (1 + std::exp(x));
+    DeltaRuleArgs args;
+    args.q = part(0, z.key_heads, z.key_dim);
+    args.k = part(keys, z.key_heads, z.key_dim);
+    args.v = part(2 * keys, z.heads, z.value_dim);
+    args.decay = place.f32(decay, {tokens, z.heads});
+    args.beta = place.f32(beta, {tokens, z.heads});
+    args.rows = rows.ragged(place);
+    args.positions = rows.positions(place);
+    args.scale = 1 / std::sqrt(static_cast<float>(z.key_dim));
+    args.interleaved_heads = z.interleaved;
+    const auto slots = static_cast<std::int64_t>(rows.all.size()) + 1;
+    args.state = place.state(state_dtype, rows.slots(z.heads * z.key_dim * z.value_dim, 4),
+                             {slots, z.heads, z.key_dim, z.value_dim});
+    args.slots = rows.slot_ids(place);
+    TensorView out = place.out(dtype, tokens, values, values + 8);
+    args.out = out;
+    args.out.shape = {tokens, z.heads, z.value_dim};
+    args.out.strides = {values + 8, z.value_dim, 1};
+    return delta_rule(ops, args);
+  }
+};
+
+void check_rule(Twins& twins) {
+  for (const DType state_dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Difference difference;
+      for (const Heads& z : {Heads{2, 2, 16, 16}, Heads{2, 4, 36, 48}, Heads{2, 4, 64, 32, true}, Heads{1, 2, 128, 128},
+                             Heads{4, 4, 128, 112}})
+        for (const Rows* rows : {&mixed_rows(), &decode_rows()})
+          twins.run(
+              [&](OpContext& ops, Place& place) {
+                return RuleProblem{z, dtype, state_dtype}.run(ops, place, *rows);
+              },
+              difference);
+      // bf16 states are rounded after every token: a sum in another order may turn a rounding.
+      const double tolerance = state_dtype == DType::bf16 ? 1.6e-2 : dtype == DType::bf16 ? 2.05e-3 : 1e-5;
+      const double relative = state_dtype == DType::bf16 ? 4e-3 : dtype == DType::bf16 ? 2.05e-3 : 1e-5;
+      twins.judge("delta_rule " + std::string(dtype_name(dtype)) + ", state " + std::string(dtype_name(state_dtype)),
+                  difference, tolerance, relative);
+    }
+  }
+}
+
+// A row's outputs and state are the same bits alone and among others.
+void check_rows_alone(Twins& twins) {
+  const RuleProblem problem{{2, 4, 128, 128}, DType::bf16, DType::f32};
+  const std::int64_t row_width = 4 * 128 + 8, state_width = 4 * 128 * 128;
+  for (const Rows* rows : {&mixed_rows(), &decode_rows()}) {
+    std::vector<float> whole;
+    Difference ignored;
+    bool same =
+        twins.run([&](OpContext& ops, Place& place) { return problem.run(ops, place, *rows); }, ignored, &whole);
+    std::int64_t token = 0;
+    for (std::size_t r = 0; same && r < rows->all.size(); ++r) {
+      const Rows::One& one = rows->all[r];
+      std::vector<float> alone;
+      same = twins.run([&](OpContext& ops, Place& place) { return problem.run(ops, place, Rows{{one}}); }, ignored,
+                       &alone);
+      // Outputs come in the order in which they were placed: the slots, then the tokens.
+      const auto slot = [&](const std::vector<float>& from, std::size_t at) {
+        return from.data() + static_cast<std::int64_t>(at) * state_width;
+      };
+      same = same && std::memcmp(slot(alone, 1), slot(whole, r + 1), static_cast<std::size_t>(state_width) * 4) == 0;
+      const float* const tokens = slot(whole, rows->all.size() + 1) + token * row_width;
+      for (std::int64_t t = 0; same && t < one.tokens; ++t)
+        same = std::memcmp(slot(alone, 2) + t * row_width, tokens + t * row_width, 4 * 128 * 4) == 0;
+      token += one.tokens;
+    }
+    twins.report().check(same, rows == &mixed_rows() ? "delta_rule: a row's bits in any batch"
+                                                     : "delta_rule, one token a row: a row's bits in any batch");
+  }
+}
+
+}  // namespace
+
+void check_delta_ops(Report& report, Device& cuda) {
+  Twins twins(report, cuda);
+  check_conv(twins);
+  check_delta_gates(twins);
+  check_rule(twins);
+  check_rows_alone(twins);
+}
+
+}  // namespace mstar::bench

@@ -1,0 +1,127 @@
+#include "mstar/ops/causal_conv1d/causal_conv1d_kernels.h"
+#include "mstar/ops/cuda_rows.cuh"
+
+namespace mstar {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 128;
+constexpr int kChannels = 4;      // of a thread
+constexpr int kPieceTokens = 16;  // more than any taps, so that only a row's first piece reads its state
+static_assert(kPieceTokens >= kMaxConvTaps);
+
+template <class T>
+struct Convolution {
+  const T* x = nullptr;
+  T* out = nullptr;
+  std::int64_t x_stride = 0, out_stride = 0, slot_stride = 0;
+  const std::int32_t *offsets = nullptr, *positions = nullptr, *slots = nullptr;
+  const float* weight = nullptr;
+  float* state = nullptr;
+  int num_rows = 0, channels = 0, taps = 0, piece_tokens = 0;
+  Activation activation = Activation::none;
+};
+
+__device__ inline float4 multiply_add(float4 a, float4 b, float4 c) {
+  return make_float4(__fmaf_rn(a.x, b.x, c.x), __fmaf_rn(a.y, b.y, c.y), __fmaf_rn(a.z, b.z, c.z),
+                     __fmaf_rn(a.w, b.w, c.w));
+}
+
+// One piece of a row, four channels a thread, token after token with the last kTaps - 1 inputs in registers. Fewer taps
+// than kTaps are padded in front with weights of zero. The row's first piece reads the old state and writes the new
+// one, whose inputs it takes from x.
+template <class T, int kTaps>
+__global__ void __launch_bounds__(kThreads) convolve(Convolution<T> c) {
+  constexpr int kPast = kTaps - 1;
+  const Piece piece = piece_of(c.offsets, c.num_rows, c.piece_tokens, 1, blockIdx.y);
+  const int channel = (blockIdx.x * kThreads + threadIdx.x) * kChannels;
+  if (piece.row < 0 || channel >= c.channels) return;
+  const float4 zero = make_float4(0, 0, 0, 0);
+  const int padding = kTaps - c.taps, past = c.taps - 1;
+  float4 weights[kTaps];
+#pragma unroll
+  for (int j = 0; j < kTaps; ++j)
+    weights[j] =
+        j < padding ? zero : load_four(c.weight + static_cast<std::int64_t>(j - padding) * c.channels + channel);
+  const T* const x = c.x + piece.begin * c.x_stride + channel;
+  float* const state = c.state + c.slots[piece.row] * c.slot_stride + channel;
+  const bool fresh = c.positions[piece.begin] == 0;
+  float4 before[kPast], window[kPast];  // inputs of tokens first - kPast + j
+#pragma unroll
+  for (int j = 0; j < kPast; ++j) {
+    const int t = piece.first - kPast + j;
+    before[j] = zero;
+    if (t >= 0) {
+      before[j] = load_four(x + t * c.x_stride);
+    } else if (!fresh && t >= -past) {
+      before[j] = load_four(state + static_cast<std::int64_t>(past + t) * c.channels);
+    }
+    window[j] = before[j];
+  }
+  T* const out = c.out + piece.begin * c.out_stride + channel;
+#pragma unroll 4
+  for (int t = piece.first; t < piece.first + piece.count; ++t) {
+    const float4 input = load_four(x + t * c.x_stride);
+    float4 sum = zero;
+#pragma unroll
+    for (int j = 0; j < kPast; ++j) sum = multiply_add(window[j], weights[j], sum);
+    sum = multiply_add(input, weights[kPast], sum);
+    store_four(make_float4(activate_one(c.activation, sum.x), activate_one(c.activation, sum.y),
+                           activate_one(c.activation, sum.z), activate_one(c.activation, sum.w)),
+               out + t * c.out_stride);
+#pragma unroll
+    for (int j = 0; j + 1 < kPast; ++j) window[j] = window[j + 1];
+    window[kPast - 1] = input;
+  }
+  if (piece.first > 0) return;
+#pragma unroll
+  for (int j = 0; j < kPast; ++j) {
+    if (j >= past) continue;
+    const int t = piece.total - past + j;
+    float4 kept = zero;
+    if (t >= 0) kept = load_four(x + t * c.x_stride);
+#pragma unroll
+    for (int i = 0; i < kPast; ++i)
+      if (i - kPast == t) kept = before[i];
+    store_four(kept, state + static_cast<std::int64_t>(j) * c.channels);
+  }
+}
+
+}  // namespace
+
+bool causal_conv1d_cuda_fits(const OpContext&, const CausalConv1dArgs& args) {
+  const bool dtypes = args.x.dtype == args.out.dtype && (args.x.dtype == DType::f32 || args.x.dtype == DType::bf16);
+  const std::size_t four = kChannels * dtype_bytes(args.x.dtype);
+  return dtypes && args.x.dim(1) % kChannels == 0 && starts_on(args.x, four) && starts_on(args.out, four) &&
+         rows_on_16_bytes(args.weight) && rows_on_16_bytes(args.state);
+}
+
+Status causal_conv1d_cuda(OpContext& context, const CausalConv1dArgs& args) {
+  const int num_rows = args.rows.num_rows, num_tokens = args.rows.num_tokens;
+  if (num_rows == 0 || num_tokens == 0) return {};
+  return with_f32_or_bf16(args.x.dtype, [&](auto element) {
+    using T = decltype(element);
+    Convolution<T> c{args.x.data<T>(), args.out.data<T>(), args.x.stride(0), args.out.stride(0), args.state.stride(0)};
+    c.offsets = args.rows.offsets;
+    c.positions = args.positions;
+    c.slots = args.slots;
+    c.weight = args.weight.data<float>();
+    c.state = args.state.data<float>();
+    c.num_rows = num_rows;
+    c.channels = static_cast<int>(args.x.dim(1));
+    c.taps = static_cast<int>(args.weight.dim(0));
+    c.activation = args.activation;
+    c.piece_tokens = num_tokens <= num_rows ? 0 : kPieceTokens;
+    const int a_block = kThreads * kChannels, pieces = most_pieces(num_rows, num_tokens, c.piece_tokens);
+    const dim3 grid(static_cast<unsigned>((c.channels + a_block - 1) / a_block), static_cast<unsigned>(pieces));
+    if (c.taps <= 4) {
+      convolve<T, 4><<<grid, kThreads, 0, stream_of(context)>>>(c);
+    } else {
+      convolve<T, kMaxConvTaps><<<grid, kThreads, 0, stream_of(context)>>>(c);
+    }
+    return cuda_launch_status("causal_conv1d");
+  });
+}
+
+}  // namespace mstar
