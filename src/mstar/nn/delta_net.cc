@@ -82,6 +82,7 @@ Status DeltaNet::run(OpContext& ops, TensorView normed, TensorView x, TensorView
                                 .activation = Activation::silu,
                                 .state = state.conv,
                                 .slots = state.slots,
+                                .read_slots = state.read_slots,
                                 .out = conv}));
   MSTAR_TRY(delta_gates(ops, {.a = columns(in, b_at + d.heads, b_at + 2 * d.heads),
                               .b = columns(in, b_at, b_at + d.heads),
@@ -100,6 +101,7 @@ Status DeltaNet::run(OpContext& ops, TensorView normed, TensorView x, TensorView
                              .interleaved_heads = d.interleaved_heads,
                              .state = state.rule,
                              .slots = state.slots,
+                             .read_slots = state.read_slots,
                              .out = mixed}));
   const TensorView heads = mixed.reshaped({tokens * d.heads, d.value_dim});
   const TensorView flat = mixed.reshaped({tokens, d.values_width()});

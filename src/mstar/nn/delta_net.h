@@ -12,9 +12,10 @@ namespace mstar::nn {
 
 // One layer's state for the rows of a step; see ops/causal_conv1d and ops/delta_rule.
 struct DeltaNetState {
-  TensorView conv;                      // [num_slots, taps - 1, conv_width] f32; slots may lie apart
-  TensorView rule;                      // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
-  const std::int32_t* slots = nullptr;  // [rows]
+  TensorView conv;                           // [num_slots, taps - 1, conv_width] f32; slots may lie apart
+  TensorView rule;                           // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
+  const std::int32_t* slots = nullptr;       // [rows], which the step writes
+  const std::int32_t* read_slots = nullptr;  // [rows], which it reads
 };
 
 // x += out(silu(z) * norm(rule(silu(conv(q, k, v)), b, a))) with q, k, v, z, b and a from `normed`.

@@ -25,6 +25,7 @@ Result<decl::Decl> declare_qwen35(const ModelSource& source) {
         .name = "decoder.state",
         .tensors = {{"conv", {layers, c.delta.taps - 1, c.delta.conv_width()}},
                     {"rule", {layers, c.delta.heads, c.delta.key_dim, c.delta.value_dim}, c.state}},
+        .double_buffered = c.decoder.backend == Backend::cuda,
     });
   TextDecoderParts parts{.kv = state.kv,
                          .build = [config, state](const nn::LoadContext& load, engine::BuildContext& build) {

@@ -76,7 +76,8 @@ class Stack final : public DecoderStack {
         MSTAR_TRY(layer.delta->run(ops, normed, x, positions, kv.ragged(slot),
                                    {.conv = layer_of(slots.tensor(0), layer.index),
                                     .rule = layer_of(slots.tensor(1), layer.index),
-                                    .slots = slots.write_index(slot)}));
+                                    .slots = slots.write_index(slot),
+                                    .read_slots = slots.read_index(slot)}));
       }
       MSTAR_TRY(layer.norm2.run(ops, x, normed));
       MSTAR_TRY(layer.mlp.run(ops, normed, x));

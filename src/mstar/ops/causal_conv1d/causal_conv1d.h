@@ -17,9 +17,10 @@ struct CausalConv1dArgs {
   const std::int32_t* positions = nullptr;  // [tokens] in their sequences
   TensorView weight;  // [taps, channels] f32 contiguous, oldest tap first; 2 <= taps <= kMaxConvTaps
   Activation activation = Activation::none;
-  TensorView state;                     // [num_slots, taps - 1, channels] f32, oldest first; slots may lie apart
-  const std::int32_t* slots = nullptr;  // [rows], no two rows with tokens share one
-  TensorView out;                       // [tokens, channels] of x's dtype; tokens may lie apart; not x
+  TensorView state;                          // [num_slots, taps - 1, channels] f32, oldest first; slots may lie apart
+  const std::int32_t* slots = nullptr;       // [rows], no two rows with tokens share one
+  const std::int32_t* read_slots = nullptr;  // [rows], where a row's state is before; null: where it will be
+  TensorView out;                            // [tokens, channels] of x's dtype; tokens may lie apart; not x
 };
 
 // out[t] = activation(sum over j of weight[j] * x[t - taps + 1 + j]); tokens before the row's first are its state,

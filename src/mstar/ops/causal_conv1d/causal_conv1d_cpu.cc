@@ -29,8 +29,16 @@ void convolve_row(const CausalConv1dArgs& args, std::int64_t row, std::int64_t f
   const std::int64_t channels = args.x.dim(1), taps = args.weight.dim(0), past = taps - 1;
   float* state = args.state.data<float>() + args.slots[row] * args.state.stride(0) + first;
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
-  if (args.positions[begin] == 0)
-    for (std::int64_t j = 0; j < past; ++j) std::memset(state + j * channels, 0, bytes);
+  const bool moved = args.read_slots && args.read_slots[row] != args.slots[row];
+  const float* const old =
+      moved ? args.state.data<float>() + args.read_slots[row] * args.state.stride(0) + first : nullptr;
+  for (std::int64_t j = 0; j < past; ++j) {
+    if (args.positions[begin] == 0) {
+      std::memset(state + j * channels, 0, bytes);
+    } else if (moved) {
+      std::memcpy(state + j * channels, old + j * channels, bytes);
+    }
+  }
   // Input `t` of the row; those before it are its state.
   const auto input = [&](std::int64_t t) -> const float* {
     return t < 0 ? state + (past + t) * channels : args.x.data<float>() + (begin + t) * args.x.stride(0) + first;

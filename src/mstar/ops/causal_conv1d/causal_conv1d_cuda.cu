@@ -16,7 +16,7 @@ struct Convolution {
   const T* x = nullptr;
   T* out = nullptr;
   std::int64_t x_stride = 0, out_stride = 0, slot_stride = 0;
-  const std::int32_t *offsets = nullptr, *positions = nullptr, *slots = nullptr;
+  const std::int32_t *offsets = nullptr, *positions = nullptr, *slots = nullptr, *read_slots = nullptr;
   const float* weight = nullptr;
   float* state = nullptr;
   int num_rows = 0, channels = 0, taps = 0, piece_tokens = 0;
@@ -46,6 +46,7 @@ __global__ void __launch_bounds__(kThreads) convolve(Convolution<T> c) {
         j < padding ? zero : load_four(c.weight + static_cast<std::int64_t>(j - padding) * c.channels + channel);
   const T* const x = c.x + piece.begin * c.x_stride + channel;
   float* const state = c.state + c.slots[piece.row] * c.slot_stride + channel;
+  const float* const old = c.state + c.read_slots[piece.row] * c.slot_stride + channel;
   const bool fresh = c.positions[piece.begin] == 0;
   float4 before[kPast], window[kPast];  // inputs of tokens first - kPast + j
 #pragma unroll
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) convolve(Convolution<T> c) {
     if (t >= 0) {
       before[j] = load_four(x + t * c.x_stride);
     } else if (!fresh && t >= -past) {
-      before[j] = load_four(state + static_cast<std::int64_t>(past + t) * c.channels);
+      before[j] = load_four(old + static_cast<std::int64_t>(past + t) * c.channels);
     }
     window[j] = before[j];
   }
@@ -106,6 +107,7 @@ Status causal_conv1d_cuda(OpContext& context, const CausalConv1dArgs& args) {
     c.offsets = args.rows.offsets;
     c.positions = args.positions;
     c.slots = args.slots;
+    c.read_slots = args.read_slots ? args.read_slots : args.slots;
     c.weight = args.weight.data<float>();
     c.state = args.state.data<float>();
     c.num_rows = num_rows;

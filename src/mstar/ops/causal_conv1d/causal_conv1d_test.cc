@@ -38,7 +38,7 @@ struct Sequences {
 struct Step {
   std::vector<std::size_t> rows;
   std::vector<std::int64_t> done;
-  std::vector<std::int32_t> counts, slots;
+  std::vector<std::int32_t> counts, slots, read_slots = {};
 };
 
 // One step into `out`, whose rows lie apart, as those of x do. The state holds three slots with a gap after each.
@@ -65,6 +65,7 @@ void run(Host& host, const Sequences& s, const Step& step, std::vector<float>& s
   args.state = TensorView(state.data(), DType::f32, {3, s.taps - 1, s.channels});
   args.state.strides[0] = (s.taps - 1) * s.channels + 5;
   args.slots = step.slots.data();
+  if (!step.read_slots.empty()) args.read_slots = step.read_slots.data();
   args.out = out.view();
   const Status done = causal_conv1d(host.context(), args);
   ASSERT_TRUE(done) << done.error().message;
@@ -124,6 +125,20 @@ TEST(CausalConv1d, BitsDependNeitherOnStepsNorOnOtherRows) {
     }
     const std::size_t slot = 3 * 600 + 5;
     for (std::size_t i = slot; i < 2 * slot; ++i) ASSERT_EQ(state[i], whole_state[i]);
+    // From one slot to another and back.
+    state = dirty_state(s);
+    std::int32_t at = 0;
+    done = 0;
+    for (const std::int32_t count : {1, 1, 5, 2, 13, 1}) {
+      Guarded part(count, 600);
+      const auto before = state;
+      run(single, s, {{1}, {done}, {count}, {1 - at}, {at}}, state, part);
+      for (std::int64_t t = 0; t < count; ++t) ASSERT_TRUE(part.row_equals(t, whole, 23 + done + t)) << done + t;
+      for (std::size_t i = 0; i < slot; ++i)
+        ASSERT_EQ(state[static_cast<std::size_t>(at) * slot + i], before[static_cast<std::size_t>(at) * slot + i]);
+      at = 1 - at;
+      done += count;
+    }
   });
 }
 

@@ -33,9 +33,10 @@ struct DeltaRuleArgs {
   float norm_epsilon = 1e-6f;
   // Which key head a head h reads: h % key_heads, or else h / (heads / key_heads).
   bool interleaved_heads = false;
-  TensorView state;                     // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
-  const std::int32_t* slots = nullptr;  // [rows], no two rows with tokens share one
-  TensorView out;                       // [tokens, heads, value_dim] of q's dtype; tokens may lie apart
+  TensorView state;                          // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
+  const std::int32_t* slots = nullptr;       // [rows], no two rows with tokens share one
+  const std::int32_t* read_slots = nullptr;  // [rows], where a row's state is before; null: where it will be
+  TensorView out;                            // [tokens, heads, value_dim] of q's dtype; tokens may lie apart
 };
 
 // For each token of a row and each head, with q = scale * q / sqrt(|q|^2 + norm_epsilon) and k likewise without scale:

@@ -91,8 +91,13 @@ void run_columns(const DeltaRuleArgs& args, std::int64_t row, std::int64_t head,
   const std::int64_t key_heads = args.k.dim(1);
   const std::int64_t key_head = args.interleaved_heads ? head % key_heads : head / (heads / key_heads);
   T* const stored = args.state.data<T>() + args.slots[row] * args.state.stride(0) + head * args.state.stride(1) + first;
-  if (args.positions[begin] == 0)
+  if (args.positions[begin] == 0) {
     for (std::int64_t i = 0; i < key_dim; ++i) std::fill_n(stored + i * value_dim, kColumns, T{});
+  } else if (args.read_slots && args.read_slots[row] != args.slots[row]) {
+    const T* const old = stored + (args.read_slots[row] - args.slots[row]) * args.state.stride(0);
+    for (std::int64_t i = 0; i < key_dim; ++i)
+      std::memcpy(stored + i * value_dim, old + i * value_dim, kColumns * sizeof(T));
+  }
   float *q = scratch, *k = scratch + key_dim;
   T* state = stored;
   std::int64_t stride = value_dim;

@@ -150,6 +150,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) follow(DeltaCall<T, State> 
   if (begin == end) return;
   const int column = slice * L::kColumns + 4 * across, key_head = c.key_head_of(head);
   State* const stored = c.state_of(row, head) + column;
+  const State* const old = c.old_state_of(row, head) + column;
   const bool mine = column < c.value_dim;
   // A fresh row reads what it throws away, so that nobody's state waits for its position.
   Four<State> state[4 * L::kGroups];
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) follow(DeltaCall<T, State> 
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int key = (g * L::kDown + down) * 4 + i;
-        if (kWholeKeys || key < c.key_dim) state[4 * g + i].load(stored + static_cast<std::int64_t>(key) * c.value_dim);
+        if (kWholeKeys || key < c.key_dim) state[4 * g + i].load(old + static_cast<std::int64_t>(key) * c.value_dim);
       }
   }
   if (c.positions[begin] == 0) {

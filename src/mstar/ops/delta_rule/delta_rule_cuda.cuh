@@ -15,7 +15,7 @@ struct DeltaCall {
   T* out = nullptr;
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0, slot_stride = 0;
   const float *decay = nullptr, *beta = nullptr;
-  const std::int32_t *offsets = nullptr, *positions = nullptr, *slots = nullptr;
+  const std::int32_t *offsets = nullptr, *positions = nullptr, *slots = nullptr, *read_slots = nullptr;
   State* state = nullptr;
   int num_rows = 0, key_heads = 0, heads = 0, key_dim = 0, value_dim = 0;
   float scale = 1, norm_epsilon = 0;
@@ -24,8 +24,10 @@ struct DeltaCall {
   __device__ int key_head_of(int head) const {
     return interleaved_heads ? head % key_heads : head / (heads / key_heads);
   }
-  __device__ State* state_of(int row, int head) const {
-    return state + slots[row] * slot_stride + static_cast<std::int64_t>(head) * key_dim * value_dim;
+  __device__ State* state_of(int row, int head) const { return in_slot(slots[row], head); }
+  __device__ const State* old_state_of(int row, int head) const { return in_slot(read_slots[row], head); }
+  __device__ State* in_slot(std::int64_t slot, int head) const {
+    return state + slot * slot_stride + static_cast<std::int64_t>(head) * key_dim * value_dim;
   }
 };
 
@@ -46,6 +48,7 @@ DeltaCall<T, State> delta_call_of(const DeltaRuleArgs& args) {
   c.offsets = args.rows.offsets;
   c.positions = args.positions;
   c.slots = args.slots;
+  c.read_slots = args.read_slots ? args.read_slots : args.slots;
   c.state = args.state.data<State>();
   c.num_rows = args.rows.num_rows;
   c.key_heads = static_cast<int>(args.k.dim(1));

@@ -80,6 +80,7 @@ struct Part {
   const Sequence* sequence;
   std::int64_t done;
   std::int32_t count, slot;
+  std::int32_t from = -1;  // the slot of the state before; -1: `slot`
 };
 
 template <class T>
@@ -119,7 +120,7 @@ template <class T>
 void run(Host& host, const Sizes& z, const std::vector<Part>& parts, States<T>& states, Guarded& out) {
   const std::int64_t keys = z.key_heads * z.key_dim, values = z.heads * z.value_dim;
   std::vector<float> x, decay, beta;
-  std::vector<std::int32_t> offsets = {0}, positions, slots;
+  std::vector<std::int32_t> offsets = {0}, positions, slots, read_slots;
   const auto append = [](std::vector<float>& to, const std::vector<float>& from, std::int64_t at, std::int64_t count) {
     to.insert(to.end(), from.begin() + at * count, from.begin() + (at + 1) * count);
   };
@@ -134,6 +135,7 @@ void run(Host& host, const Sizes& z, const std::vector<Part>& parts, States<T>& 
     }
     offsets.push_back(offsets.back() + part.count);
     slots.push_back(part.slot);
+    read_slots.push_back(part.from < 0 ? part.slot : part.from);
   }
   const auto heads_view = [&](float* from, std::int64_t heads, std::int64_t width, std::int64_t stride) {
     TensorView view(from, DType::f32, {offsets.back(), heads, width});
@@ -153,6 +155,7 @@ void run(Host& host, const Sizes& z, const std::vector<Part>& parts, States<T>& 
   args.interleaved_heads = z.interleaved;
   args.state = states.view();
   args.slots = slots.data();
+  args.read_slots = read_slots.data();
   args.out = heads_view(out.view().template data<float>(), z.heads, z.value_dim, out.view().stride(0));
   const Status done = delta_rule(host.context(), args);
   ASSERT_TRUE(done) << done.error().message;
@@ -202,6 +205,20 @@ void expect_the_same_bits(const Sizes& z) {
   ASSERT_EQ(std::memcmp(states.slot(2), whole_states.slot(2),
                         static_cast<std::size_t>(z.heads * z.key_dim * z.value_dim) * sizeof(T)),
             0);
+  // From one slot to another and back; what is read stays.
+  std::int32_t at = 0;
+  done = 0;
+  for (const std::int32_t count : {1, 1, 2, 9, 3, 13, 1}) {
+    Guarded part(count, z.heads * z.value_dim);
+    const auto before = states.values;
+    run(single, z, {{&b, done, count, 1 - at, at}}, states, part);
+    for (std::int64_t t = 0; t < count; ++t) ASSERT_TRUE(part.row_equals(t, whole, 9 + done + t)) << done + t;
+    ASSERT_EQ(std::memcmp(states.slot(at), before.data() + at * states.stride,
+                          static_cast<std::size_t>(states.stride) * sizeof(T)),
+              0);
+    at = 1 - at;
+    done += count;
+  }
 }
 
 TEST(DeltaRule, BitsDependNeitherOnStepsNorOnOtherRows) {
