@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "mstar/base/check.h"
@@ -106,6 +108,7 @@ class CudaDevice final : public Device {
       : index_(index), stream_(stream), properties_(properties) {}
   ~CudaDevice() override {
     make_current();
+    attachments_.clear();
     check_cuda(cudaStreamDestroy(stream_), "cudaStreamDestroy");
   }
 
@@ -192,6 +195,16 @@ class CudaDevice final : public Device {
     return out;
   }
 
+  Result<CudaAttachment*> attachment(const void* kind, Result<std::unique_ptr<CudaAttachment>> (*make)()) {
+    const std::lock_guard lock(attachments_mutex_);
+    std::unique_ptr<CudaAttachment>& found = attachments_[kind];
+    if (!found) {
+      make_current();
+      MSTAR_TRY_ASSIGN(found, make());
+    }
+    return found.get();
+  }
+
  private:
   void make_current() const {
     thread_local int current = -1;
@@ -224,6 +237,8 @@ class CudaDevice final : public Device {
   cudaDeviceProp properties_;
   std::atomic<std::int64_t> num_allocations_{0};
   std::atomic<bool> capturing_{false};
+  std::mutex attachments_mutex_;
+  std::map<const void*, std::unique_ptr<CudaAttachment>> attachments_;
 };
 
 }  // namespace
@@ -273,6 +288,12 @@ Result<std::unique_ptr<Device>> make_cuda_device(int index) {
     return unavailable("CUDA device " + std::to_string(index) + " cannot be used: " + text_of(error));
   }
   return std::unique_ptr<Device>(new CudaDevice(index, stream, properties));
+}
+
+Result<CudaAttachment*> cuda_attachment(Device& device, const void* kind,
+                                        Result<std::unique_ptr<CudaAttachment>> (*make)()) {
+  MSTAR_CHECK(device.id().backend == Backend::cuda);
+  return static_cast<CudaDevice&>(device).attachment(kind, make);
 }
 
 }  // namespace mstar

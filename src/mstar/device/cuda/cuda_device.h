@@ -18,4 +18,15 @@ Result<std::size_t> cuda_device_bytes(int index);
 // driver, no CUDA in this build, another architecture than the kernels').
 Result<std::unique_ptr<Device>> make_cuda_device(int index);
 
+// What a library of kernels keeps for one device between calls: a handle, the plans that it has made.
+class CudaAttachment {
+ public:
+  virtual ~CudaAttachment() = default;
+};
+// The one of its kind on `device`, which is a CUDA device; made by the first who asks and destroyed with the device.
+// `kind` is an address that no other kind uses. Thread: any; what the attachment does is its own matter. Errors:
+// make's.
+Result<CudaAttachment*> cuda_attachment(Device& device, const void* kind,
+                                        Result<std::unique_ptr<CudaAttachment>> (*make)());
+
 }  // namespace mstar

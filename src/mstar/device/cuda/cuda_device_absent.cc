@@ -10,4 +10,8 @@ Result<std::unique_ptr<Device>> make_cuda_device(int) {
   return unavailable("this program was built without CUDA; build the preset 'cuda'");
 }
 
+Result<CudaAttachment*> cuda_attachment(Device&, const void*, Result<std::unique_ptr<CudaAttachment>> (*)()) {
+  return unavailable("this program was built without CUDA; build the preset 'cuda'");
+}
+
 }  // namespace mstar

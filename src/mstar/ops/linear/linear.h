@@ -50,11 +50,16 @@ class LinearWeight {
   // K rounded up to a multiple of 4 for i8, else K.
   std::int64_t padded_inputs() const { return padded_inputs_; }
   StoredType storage() const { return storage_; }
+  Backend backend() const { return panels_.view().device.backend; }
   std::size_t bytes() const { return panels_.bytes() + scales_.bytes() + sums_.bytes(); }
   explicit operator bool() const { return static_cast<bool>(panels_); }
 
   // CUDA: [N, K] on the device.
   const void* rows() const { return panels_.view().pointer; }
+  // CUDA: from now on an output's order of sums depends on K and N alone, never on M (batch-invariant mode). Slower
+  // from 65 rows on. The CPU is always so. Before the first use.
+  void keep_one_order() { keeps_one_order_ = true; }
+  bool keeps_one_order() const { return keeps_one_order_; }
   // From here on the CPU's.
   const void* panel(std::int64_t index) const {
     return panels_.view().data<std::byte>() + static_cast<std::size_t>(index) * panel_bytes();
@@ -81,23 +86,29 @@ class LinearWeight {
   std::int64_t padded_inputs_ = 0;
   std::size_t panel_bytes_ = 0;
   StoredType storage_ = DType::f32;
+  bool keeps_one_order_ = false;
 };
 
 struct LinearArgs {
-  TensorView x;  // [M, K] f32; rows may lie apart or overlap
+  TensorView x;  // [M, K] f32, on CUDA also bf16 or f16; rows may lie apart or overlap
   const LinearWeight* weight = nullptr;
   TensorView bias;      // [N] f32, or a null pointer
-  TensorView residual;  // [M, N] f32, or a null pointer; may be `out` itself
+  TensorView residual;  // [M, N] of out's dtype, or a null pointer; may be `out` itself
   Activation activation = Activation::none;
-  TensorView out;  // [M, N] f32; rows may lie apart; must not overlap x
+  TensorView out;  // [M, N] f32, on CUDA also bf16 or f16; rows may lie apart; must not overlap x
 };
 
-// Each output is one chain of fused multiply-adds over k = 0..K-1 in f32, whatever M is (on CUDA 32 chains, added by a
-// fixed tree); weights of 16 bits are widened. i8 weights: a row of x is rounded to i8 with scale max|x| / 127 and the
-// sum is exact in i32. Blocks: every 32 neighbours of a row of x are rounded to i8 with a scale of their own, max|x| /
-// 127; the sum over 32 (16 in q6_k) is exact in i32, and an output is one chain over these sums in f32: the exact
-// product with the rounded row but for K / 32 roundings of f32, and within about 0.6 % (root mean square) of that with
-// x. Thread: the step's owner. Cost: M N K multiply-adds; reads the weight once for M <= 8. Errors: internal (shapes).
+// On the CPU each output is one chain of fused multiply-adds over k = 0..K-1 in f32, whatever M is; weights of 16 bits
+// are widened. i8 weights: a row of x is rounded to i8 with scale max|x| / 127 and the sum is exact in i32. Blocks:
+// every 32 neighbours of a row of x are rounded to i8 with a scale of their own, max|x| / 127; the sum over 32 (16 in
+// q6_k) is exact in i32, and an output is one chain over these sums in f32: the exact product with the rounded row but
+// for K / 32 roundings of f32, and within about 0.6 % (root mean square) of that with x.
+// On CUDA x and the weight are multiplied as they are and added in f32, in an order that depends on the shape. It
+// depends on M too unless the weight keeps one order: few rows have kernels of our own, many go to cuBLASLt where x has
+// the weight's dtype and rows start on 16 bytes; what neither takes goes through a kernel for any rows, which is slow
+// for many. Of many rows, the product of a layer with 16-bit outputs and a bias or an activation is rounded to out's
+// dtype once more, before the bias. A shape whose library kernel is not loaded yet must not be captured first.
+// Thread: the step's owner. Cost: M N K multiply-adds; reads the weight once for M <= 8. Errors: internal (shapes).
 Status linear(OpContext& context, const LinearArgs& args);
 // Arena bytes that a call takes and gives back.
 std::size_t linear_workspace_bytes(const LinearWeight& weight, std::int64_t num_rows, int num_threads);

@@ -1,4 +1,5 @@
-#include "mstar/ops/cuda_kernel.cuh"
+// Any rows of any float dtypes: the kernel for what no faster one takes.
+#include "mstar/ops/linear/linear_cuda.cuh"
 #include "mstar/ops/linear/linear_kernels.h"
 
 namespace mstar {
@@ -9,19 +10,35 @@ using namespace cuda;
 constexpr int kOutputsPerBlock = 8;  // one warp each
 
 struct Problem {
-  Rows x;
+  FloatRows x;
   const void* weight = nullptr;  // [N, K]
-  const float* bias = nullptr;
-  Rows residual;
-  Activation activation = Activation::none;
-  Rows out;
+  Epilogue epilogue;
   int m = 0, n = 0, k = 0;
   bool x_by_16_bytes = false;  // rows of x start on 16 bytes
 };
 
+// kCount values at an address that allows loads of 16 bytes, or of all of them where they are fewer bytes.
+template <int kCount, class T>
+__device__ void load_whole(const T* from, float (&to)[kCount]) {
+  constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
+  T values[kCount];
+  if constexpr (kBytes % 16 == 0) {
+    uint4 words[kBytes / 16];
+#pragma unroll
+    for (int w = 0; w < kBytes / 16; ++w) words[w] = reinterpret_cast<const uint4*>(from)[w];
+    memcpy(values, words, sizeof(values));
+  } else {
+    static_assert(kBytes == 8);
+    const uint2 words = *reinterpret_cast<const uint2*>(from);
+    memcpy(values, &words, sizeof(values));
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] = widen(values[i]);
+}
+
 // A warp makes one output of kRows rows. Lane l adds the products of its groups of 16 bytes of W (l, l + 32, ...) in
 // the order of k, then the lanes are added by a fixed tree: a row's bits depend on K and the weight's dtype alone.
-template <class Element, int kRows>
+template <class Element, class X, int kRows>
 __global__ void __launch_bounds__(kOutputsPerBlock* kWarp) linear_rows(const Problem p) {
   constexpr int kGroup = 16 / sizeof(Element);
   const int lane = threadIdx.x % kWarp;
@@ -38,20 +55,16 @@ __global__ void __launch_bounds__(kOutputsPerBlock* kWarp) linear_rows(const Pro
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (first + r >= p.m) break;
-      const float* x = p.x.row(first + r) + k;
+      const X* x = p.x.row<X>(first + r) + k;
       if (p.x_by_16_bytes && left >= kGroup) {
+        float values[kGroup];
+        load_whole<kGroup>(x, values);
 #pragma unroll
-        for (int i = 0; i < kGroup; i += 4) {
-          const float4 four = *reinterpret_cast<const float4*>(x + i);
-          sums[r] = fmaf(four.x, weights[i], sums[r]);
-          sums[r] = fmaf(four.y, weights[i + 1], sums[r]);
-          sums[r] = fmaf(four.z, weights[i + 2], sums[r]);
-          sums[r] = fmaf(four.w, weights[i + 3], sums[r]);
-        }
+        for (int i = 0; i < kGroup; ++i) sums[r] = fmaf(values[i], weights[i], sums[r]);
       } else {
 #pragma unroll
         for (int i = 0; i < kGroup; ++i)
-          if (i < left) sums[r] = fmaf(x[i], weights[i], sums[r]);
+          if (i < left) sums[r] = fmaf(widen(x[i]), weights[i], sums[r]);
       }
     }
   }
@@ -62,45 +75,44 @@ __global__ void __launch_bounds__(kOutputsPerBlock* kWarp) linear_rows(const Pro
     if (lane == r) mine = total;
   }
   if (lane >= kRows || first + lane >= p.m) return;
-  if (p.bias) mine = __fadd_rn(mine, p.bias[n]);
-  mine = activate_one(p.activation, mine);
-  if (p.residual.data) mine = __fadd_rn(mine, p.residual.row(first + lane)[n]);
-  p.out.row(first + lane)[n] = mine;
+  p.epilogue.finish(first + lane, n, mine);
 }
 
-template <class Element, int kRows>
+template <class Element, class X, int kRows>
 void launch(cudaStream_t stream, const Problem& p) {
   const dim3 grid((p.n + kOutputsPerBlock - 1) / kOutputsPerBlock, (p.m + kRows - 1) / kRows);
-  linear_rows<Element, kRows><<<grid, kOutputsPerBlock * kWarp, 0, stream>>>(p);
+  linear_rows<Element, X, kRows><<<grid, kOutputsPerBlock * kWarp, 0, stream>>>(p);
+}
+
+template <class Element, class X>
+void launch_for_rows(cudaStream_t stream, const Problem& p) {
+  if (p.m == 1) {
+    launch<Element, X, 1>(stream, p);
+  } else if (p.m == 2) {
+    launch<Element, X, 2>(stream, p);
+  } else if (p.m <= 4) {
+    launch<Element, X, 4>(stream, p);
+  } else {
+    launch<Element, X, 8>(stream, p);
+  }
 }
 
 }  // namespace
 
-Status linear_cuda(OpContext& context, const LinearArgs& args) {
+Status linear_cuda_rows(OpContext& context, const LinearArgs& args) {
   Problem p;
-  p.x = rows_of(args.x);
+  p.x = float_rows_of(args.x);
   p.weight = args.weight->rows();
-  p.bias = args.bias.data<float>();
-  if (args.residual.pointer) p.residual = rows_of(args.residual);
-  p.activation = args.activation;
-  p.out = rows_of(args.out);
+  p.epilogue = epilogue_of(args);
   p.m = static_cast<int>(args.x.dim(0));
   p.n = static_cast<int>(args.weight->num_outputs());
   p.k = static_cast<int>(args.weight->num_inputs());
-  p.x_by_16_bytes = reinterpret_cast<std::uintptr_t>(args.x.pointer) % 16 == 0 && args.x.stride(0) % 4 == 0;
+  p.x_by_16_bytes = starts_rows_on_16_bytes(args.x);
   return with_float_type(args.weight->storage().dtype(), [&](auto element) {
-    using Element = decltype(element);
-    const cudaStream_t stream = stream_of(context);
-    if (p.m == 1) {
-      launch<Element, 1>(stream, p);
-    } else if (p.m == 2) {
-      launch<Element, 2>(stream, p);
-    } else if (p.m <= 4) {
-      launch<Element, 4>(stream, p);
-    } else {
-      launch<Element, 8>(stream, p);
-    }
-    return cuda_launch_status("linear");
+    return with_float_type(args.x.dtype, [&](auto x) {
+      launch_for_rows<decltype(element), decltype(x)>(stream_of(context), p);
+      return cuda_launch_status("linear");
+    });
   });
 }
 

@@ -10,8 +10,14 @@ namespace mstar {
 
 Status linear_cpu_float(OpContext& context, const LinearArgs& args);
 Status linear_cpu_i8(OpContext& context, const LinearArgs& args);
-// Defined where the build has CUDA. Weights of f32, f16 and bf16.
-Status linear_cuda(OpContext& context, const LinearArgs& args);
+// Defined where the build has CUDA. Weights, x and out of f32, f16 and bf16 in any mixture.
+Status linear_cuda_rows(OpContext& context, const LinearArgs& args);
+// cuBLASLt: dense rows on 16 bytes.
+bool linear_cuda_library_fits(const OpContext& context, const LinearArgs& args);
+Status linear_cuda_library(OpContext& context, const LinearArgs& args);
+std::size_t linear_cuda_workspace_bytes();
+// out = activation(out + bias) + residual in place; rows and columns as linear_cuda_library_fits() has checked them.
+Status linear_cuda_finish(OpContext& context, const LinearArgs& args);
 std::size_t linear_cpu_workspace_bytes(const LinearWeight& weight, std::int64_t num_rows, int num_threads);
 
 // A tile multiplies rows of `a` with the steps of one panel. A word is 4 bytes: a float, or four i8 (u8 with 128 added
