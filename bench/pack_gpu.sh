@@ -12,7 +12,7 @@ for program in build/cuda/mstar build/cuda/bench/*; do
   [ -f "$program" ] && [ -x "$program" ] || continue
   strip -o "$staging/$(basename "$program")" "$program"
   ldd "$program" | awk '$3 ~ /^\// { print $3 }'
-done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libcu[a-zA-Z]*|libnvJitLink|libnvrtc[a-z-]*)\.so' | xargs -r cp -L -t "$staging/lib"
+done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libcublas|libcublasLt|libcudart|libcudnn[a-z_]*|libnvJitLink)\.so' | xargs -r cp -L -t "$staging/lib"
 cp -r bench/models bench/*.sh "$staging/"
 tar -C "$staging" -c . | xz -T0 -3 > "$to/gpu.tar.xz"
 du -h "$to/gpu.tar.xz"
