@@ -78,6 +78,7 @@ int run(int num_tokens) {
     check_row_ops(report, **cuda);
     check_delta_ops(report, **cuda);
     check_linear_products(report, **cuda);
+    measure_ops(report, **cuda);
     report.section("toy decoder");
     check_decoder(report, **cuda);
     report.section("cost of a step");

@@ -199,10 +199,40 @@ void check_rule(Twins& twins) {
   }
 }
 
+// Rows of many tokens, some so short that they go token after token beside them. The states are f32 and tell how near
+// the products of two halves come to the rule; the outputs are rounded to bf16.
+void check_chunks(Twins& twins) {
+  const Rows rows[] = {Rows::of({{32, 0}}), Rows::of({{64, 3}}),
+                       Rows::of({{65, 0}, {1, 9}, {127, 64}, {31, 2}, {0, 1}}),
+                       Rows::of({{300, 0}, {33, 5}, {128, 0}})};
+  for (const DType state_dtype : {DType::f32, DType::bf16}) {
+    Difference all, states;
+    for (const Heads& z : {Heads{1, 1, 128, 32}, Heads{2, 4, 128, 128}, Heads{2, 4, 128, 64, true}}) {
+      for (const Rows& each : rows) {
+        std::vector<float> got, expected;
+        if (!twins.run(
+                [&](OpContext& ops, Place& place) {
+                  return RuleProblem{z, DType::bf16, state_dtype}.run(ops, place, each);
+                },
+                all, &got, &expected))
+          continue;
+        const auto count = static_cast<std::ptrdiff_t>(each.all.size() + 1) * z.heads * z.key_dim * z.value_dim;
+        states.add({got.begin(), got.begin() + count}, {expected.begin(), expected.begin() + count});
+      }
+    }
+    // The CPU rounds a bf16 state after every token, a chunk at its row's end.
+    const bool rounded = state_dtype == DType::bf16;
+    const std::string name = "delta_rule in chunks, state " + std::string(dtype_name(state_dtype));
+    twins.judge(name, all, rounded ? 2e-2 : 2.1e-3, rounded ? 1e-2 : 2.1e-3);
+    twins.judge(name + ", states alone", states, rounded ? 2e-2 : 5e-5, rounded ? 1e-2 : 5e-5);
+  }
+}
+
 // A row's outputs and state are the same bits alone and among others.
 void check_rows_alone(Twins& twins) {
   const RuleProblem problem{{2, 4, 128, 128}, DType::bf16, DType::f32};
   const std::int64_t row_width = 4 * 128 + 8, state_width = 4 * 128 * 128;
+  // A row of one token alone has as many tokens as rows: that and its chunks' neighbours are the same bits too.
   for (const Rows* rows : {&mixed_rows(), &decode_rows()}) {
     std::vector<float> whole;
     Difference ignored;
@@ -236,6 +266,7 @@ void check_delta_ops(Report& report, Device& cuda) {
   check_conv(twins);
   check_delta_gates(twins);
   check_rule(twins);
+  check_chunks(twins);
   check_rows_alone(twins);
 }
 

@@ -35,8 +35,10 @@ class Twins {
     cuda_.release(cuda_side_.memory);
   }
   using Call = std::function<Status(OpContext&, Place&)>;
-  // Runs the call on both and adds what they wrote to `difference`. `cuda_outputs` gets the GPU's.
-  bool run(const Call& call, Difference& difference, std::vector<float>* cuda_outputs = nullptr) {
+  // Runs the call on both and adds what they wrote to `difference`. `cuda_outputs` gets the GPU's, `cpu_outputs` the
+  // CPU's.
+  bool run(const Call& call, Difference& difference, std::vector<float>* cuda_outputs = nullptr,
+           std::vector<float>* cpu_outputs = nullptr) {
     Place cpu_place(*cpu_), cuda_place(cuda_);
     OpContext cpu_context{*cpu_, {}, cpu_side_.arena, &pool_};
     OpContext cuda_context{cuda_, cuda_.default_stream(), cuda_side_.arena};
@@ -46,7 +48,9 @@ class Twins {
         return report_.check(false, on_cpu ? "call on the CPU" : "call on the GPU", ran.error().message);
     }
     const auto got = cuda_place.outputs();
-    difference.add(got, cpu_place.outputs());
+    const auto expected = cpu_place.outputs();
+    difference.add(got, expected);
+    if (cpu_outputs) *cpu_outputs = expected;
     if (cuda_outputs) *cuda_outputs = got;
     return true;
   }

@@ -55,6 +55,7 @@ Status DeltaNet::load_rate(const LoadContext& context, const std::string& name) 
 Result<DeltaNet> DeltaNet::load(const LoadContext& context, const std::string& name, const Dims& dims) {
   DeltaNet out;
   out.dims_ = dims;
+  out.backend_ = context.device.id().backend;
   MSTAR_TRY_ASSIGN(out.in_, Linear::load(context, name + ".in", dims.in_width(), dims.dim, false));
   MSTAR_TRY(out.load_conv(context, name + ".conv.weight"));
   MSTAR_TRY(out.load_rate(context, name));
@@ -116,8 +117,12 @@ std::size_t DeltaNet::workspace_bytes(int tokens, int num_threads) const {
   const std::int64_t t = tokens;
   return floats(t * dims_.in_width()) + floats(t * dims_.conv_width()) + 2 * floats(t * dims_.heads) +
          floats(t * dims_.values_width()) +
-         std::max({delta_rule_workspace_bytes(dims_.key_dim, num_threads), in_.workspace_bytes(tokens, num_threads),
-                   out_.workspace_bytes(tokens, num_threads)});
+         std::max({delta_rule_workspace_bytes({.backend = backend_,
+                                               .tokens = t,
+                                               .heads = dims_.heads,
+                                               .key_dim = dims_.key_dim,
+                                               .num_threads = num_threads}),
+                   in_.workspace_bytes(tokens, num_threads), out_.workspace_bytes(tokens, num_threads)});
 }
 
 std::size_t DeltaNet::bytes() const {

@@ -53,6 +53,7 @@ class DeltaNet {
   Status load_rate(const LoadContext& context, const std::string& name);
 
   Dims dims_;
+  Backend backend_ = Backend::cpu;
   Linear in_, out_;
   Tensor conv_;            // [taps, conv_width]
   Tensor rate_, dt_bias_;  // [heads]

@@ -66,4 +66,10 @@ Status delta_rule(OpContext& context, const DeltaRuleArgs& args) {
   return run_first_fit(context, args, kRule, "delta_rule");
 }
 
+std::size_t delta_rule_workspace_bytes(const DeltaRuleWorkspace& call) {
+  if (call.backend == Backend::cpu) return delta_rule_cpu_workspace_bytes(call.key_dim, call.num_threads);
+  constexpr std::size_t kParts = 5, kAlignment = 256;
+  return static_cast<std::size_t>(call.tokens * call.heads * kDeltaChunkBytes) + kParts * kAlignment;
+}
+
 }  // namespace mstar

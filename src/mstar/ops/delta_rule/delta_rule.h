@@ -46,10 +46,19 @@ struct DeltaRuleArgs {
 //
 // Token after token in one order of sums (even and odd keys apart): a token's bits depend neither on the other rows, on
 // threads, nor on how its sequence is cut into steps. heads is a multiple of key_heads, value_dim one of 16.
-// On CUDA key_dim is at most 128 and one of 4, and every row of q, k, v and out begins on 4 elements' bytes.
-// Errors: internal (shapes). Cost: 8 key_dim value_dim flop a token and head.
+//
+// On CUDA key_dim is at most 128 and one of 4, and every row of q, k, v and out begins on 4 elements' bytes. A row's
+// bits do not depend on the other rows, but for one case: with bf16 tokens, key_dim 128 and value_dim one of 32, a row
+// of 32 tokens or more goes 64 tokens at a time (delta_chunk_cuda.cuh; products of 16 bits a factor, so that each
+// output is within about 1e-4 of its size of the rule) where the step has more tokens than rows. There a bf16 state is
+// rounded once, at the row's end. Errors: internal (shapes). Cost: 8 key_dim value_dim flop a token and head.
 Status delta_rule(OpContext& context, const DeltaRuleArgs& args);
-// Arena bytes that a call takes and gives back; none on CUDA.
-std::size_t delta_rule_workspace_bytes(std::int64_t key_dim, int num_threads);
+// Arena bytes that a call takes and gives back.
+struct DeltaRuleWorkspace {
+  Backend backend = Backend::cpu;
+  std::int64_t tokens = 0, heads = 0, key_dim = 0;
+  int num_threads = 1;
+};
+std::size_t delta_rule_workspace_bytes(const DeltaRuleWorkspace& call);
 
 }  // namespace mstar

@@ -184,8 +184,8 @@ Status delta_rule_cpu(OpContext& context, const DeltaRuleArgs& args) {
   const std::int64_t heads = args.v.dim(1), tiles_per_head = (args.v.dim(2) + kColumnsPerTile - 1) / kColumnsPerTile;
   const std::int64_t floats = scratch_floats(args.k.dim(2));
   const std::size_t mark = context.arena.mark();
-  auto* scratch =
-      static_cast<float*>(context.arena.take(delta_rule_workspace_bytes(args.k.dim(2), context.num_threads()) - 256));
+  auto* scratch = static_cast<float*>(
+      context.arena.take(delta_rule_cpu_workspace_bytes(args.k.dim(2), context.num_threads()) - 256));
   context.parallel_for(args.rows.num_rows * heads * tiles_per_head, [&](std::int64_t tile, int thread) {
     const std::int64_t head = tile / tiles_per_head;
     HWY_DYNAMIC_DISPATCH(run_delta_tile)
@@ -195,7 +195,7 @@ Status delta_rule_cpu(OpContext& context, const DeltaRuleArgs& args) {
   return {};
 }
 
-std::size_t delta_rule_workspace_bytes(std::int64_t key_dim, int num_threads) {
+std::size_t delta_rule_cpu_workspace_bytes(std::int64_t key_dim, int num_threads) {
   return static_cast<std::size_t>(scratch_floats(key_dim) * num_threads) * sizeof(float) + 256;
 }
 

@@ -1,4 +1,6 @@
-#include "mstar/ops/delta_rule/delta_rule_cuda.cuh"
+#include <limits>
+
+#include "mstar/ops/delta_rule/delta_chunk_cuda.cuh"
 #include "mstar/ops/delta_rule/delta_rule_kernels.h"
 
 namespace mstar {
@@ -138,16 +140,18 @@ __device__ inline float4 correct(const Token<Lanes<State>::kGroups>& t, float sc
                      out_of(seen.w, change.w));
 }
 
-// Token after token. kAhead reads the next token while this one is worked on: for rows of many.
+// Token after token, rows of fewer than `too_many`. kAhead reads the next token while this one is worked on: for rows
+// of many.
 template <class T, class State, bool kWholeKeys, bool kAhead>
-__global__ void __launch_bounds__(kMostWarps* kWarp) follow(DeltaCall<T, State> c, int slices, int num_tasks) {
+__global__ void __launch_bounds__(kMostWarps* kWarp)
+    follow(DeltaCall<T, State> c, int slices, int num_tasks, int too_many) {
   using L = Lanes<State>;
   const int task = blockIdx.x * (blockDim.x / kWarp) + threadIdx.x / kWarp;
   if (task >= num_tasks) return;
   const int lane = threadIdx.x % kWarp, across = lane % L::kAcross, down = lane / L::kAcross;
   const int slice = task % slices, head = task / slices % c.heads, row = task / slices / c.heads;
   const int begin = c.offsets[row], end = c.offsets[row + 1];
-  if (begin == end) return;
+  if (begin == end || end - begin >= too_many) return;
   const int column = slice * L::kColumns + 4 * across, key_head = c.key_head_of(head);
   State* const stored = c.state_of(row, head) + column;
   const State* const old = c.old_state_of(row, head) + column;
@@ -190,27 +194,61 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) follow(DeltaCall<T, State> 
 }
 
 template <class T, class State, bool kWholeKeys>
-void launch_follow(OpContext& context, const DeltaCall<T, State>& c, bool one_token_a_row) {
+void launch_follow(OpContext& context, const DeltaCall<T, State>& c, bool one_token_a_row, int too_many) {
   const int slices = (c.value_dim + Lanes<State>::kColumns - 1) / Lanes<State>::kColumns;
   const int tasks = c.num_rows * c.heads * slices;
   // Few tasks are spread over as many multiprocessors as there are; the bits are the same.
   const int warps = tasks < 1024 ? 1 : kMostWarps;
   const int blocks = (tasks + warps - 1) / warps;
   if (one_token_a_row) {
-    follow<T, State, kWholeKeys, false><<<blocks, warps * kWarp, 0, stream_of(context)>>>(c, slices, tasks);
+    follow<T, State, kWholeKeys, false><<<blocks, warps * kWarp, 0, stream_of(context)>>>(c, slices, tasks, too_many);
   } else {
-    follow<T, State, kWholeKeys, true><<<blocks, warps * kWarp, 0, stream_of(context)>>>(c, slices, tasks);
+    follow<T, State, kWholeKeys, true><<<blocks, warps * kWarp, 0, stream_of(context)>>>(c, slices, tasks, too_many);
   }
+}
+
+template <class State>
+void launch_chunks(OpContext& context, const DeltaCall<Bf16, State>& c, const DeltaRuleArgs& args) {
+  const std::size_t mark = context.arena.mark();
+  const std::int64_t rows = args.v.dim(0) * c.heads;
+  const auto take = [&](std::int64_t numbers, std::size_t bytes) {
+    return context.arena.take(static_cast<std::size_t>(rows * numbers) * bytes);
+  };
+  ChunkPlan plan;
+  plan.solve_high = static_cast<Bf16*>(take(kChunk, sizeof(Bf16)));
+  plan.solve_low = static_cast<Bf16*>(take(kChunk, sizeof(Bf16)));
+  plan.score_high = static_cast<Bf16*>(take(kChunk, sizeof(Bf16)));
+  plan.score_low = static_cast<Bf16*>(take(kChunk, sizeof(Bf16)));
+  plan.factors = static_cast<float*>(take(kNumFactors, sizeof(float)));
+  plan.tokens = static_cast<int>(args.v.dim(0));
+  static_assert(4 * kChunk * sizeof(Bf16) + kNumFactors * sizeof(float) == kDeltaChunkBytes);
+  launch_prepare(context, c, plan, args.rows.num_tokens);
+  launch_scan(context, c, plan);
+  context.arena.rewind(mark);
+}
+
+bool fits_chunks(const DeltaRuleArgs& args) {
+  return args.q.dtype == DType::bf16 && args.k.dim(2) == kMostKeyDim && args.v.dim(2) % kSlice == 0 &&
+         starts_on(args.q, 16) && starts_on(args.k, 16) && starts_on(args.v, 16) &&
+         starts_on(args.state, 2 * dtype_bytes(args.state.dtype));
 }
 
 template <class T, class State>
 Status run(OpContext& context, const DeltaRuleArgs& args) {
   const auto c = delta_call_of<T, State>(args);
-  const bool one_token_a_row = args.rows.num_tokens <= args.rows.num_rows;
-  if (c.key_dim == kMostKeyDim) {
-    launch_follow<T, State, true>(context, c, one_token_a_row);
-  } else {
-    launch_follow<T, State, false>(context, c, one_token_a_row);
+  const RaggedView& rows = args.rows;
+  const bool one_token_a_row = rows.num_tokens <= rows.num_rows;
+  const bool chunks = fits_chunks(args) && !one_token_a_row && rows.num_tokens >= kLeastChunkTokens;
+  const int too_many = chunks ? kLeastChunkTokens : std::numeric_limits<int>::max();
+  if (!chunks || rows.num_rows > 1) {
+    if (c.key_dim == kMostKeyDim) {
+      launch_follow<T, State, true>(context, c, one_token_a_row, too_many);
+    } else {
+      launch_follow<T, State, false>(context, c, one_token_a_row, too_many);
+    }
+  }
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (chunks) launch_chunks(context, c, args);
   }
   return cuda_launch_status("delta_rule");
 }

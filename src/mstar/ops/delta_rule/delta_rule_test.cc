@@ -166,7 +166,7 @@ TEST(DeltaRule, MatchesDoubles) {
   on_every_target([&] {
     for (const Sizes& z :
          {Sizes{2, 2, 16, 16}, Sizes{2, 4, 33, 48}, Sizes{2, 4, 32, 32, true}, Sizes{1, 2, 128, 128}}) {
-      Host host(2, delta_rule_workspace_bytes(z.key_dim, 2));
+      Host host(2, delta_rule_workspace_bytes({.key_dim = z.key_dim, .num_threads = 2}));
       const Sequence a(z, 50, 1), b(z, 2, 21);
       States<float> states(z);
       Guarded out(52, z.heads * z.value_dim, z.heads * z.value_dim + 9);

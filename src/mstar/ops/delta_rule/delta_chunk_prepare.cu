@@ -1,0 +1,220 @@
+#include "mstar/ops/delta_rule/delta_chunk_cuda.cuh"
+
+namespace mstar::cuda {
+namespace {
+
+constexpr int kKeys = kMostKeyDim;
+constexpr int kHalf = kChunk / 2;
+constexpr int kRowsAWarp = kChunk / (kChunkThreads / kWarp);
+
+struct PrepareShared {
+  Bf16 k[kChunk][kKeys + 8], q[kChunk][kKeys + 8];
+  float matrix[kChunk][kChunk + 4];  // A, then its inverse in place; products in the corner above
+  float log_decay[kChunk], beta[kChunk], k_by[kChunk], q_by[kChunk];
+};
+
+// Keys and queries of the chunk as they are, and what normalises them.
+template <class State>
+__device__ void read_chunk(const DeltaCall<Bf16, State>& c, const Piece& piece, int head, PrepareShared& s) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const std::int64_t token = piece.begin + piece.first;
+  const std::int64_t at = c.key_head_of(head) * kKeys + 4 * lane;
+  uint2 k[kRowsAWarp], q[kRowsAWarp];
+#pragma unroll
+  for (int i = 0; i < kRowsAWarp; ++i) {
+    const int t = warp * kRowsAWarp + i;
+    k[i] = q[i] = make_uint2(0, 0);
+    if (t < piece.count) {
+      k[i] = *reinterpret_cast<const uint2*>(c.k + (token + t) * c.k_stride + at);
+      q[i] = *reinterpret_cast<const uint2*>(c.q + (token + t) * c.q_stride + at);
+    }
+  }
+  const auto squares = [](uint2 words) {
+    Bf16 values[4];
+    memcpy(values, &words, sizeof(words));
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum = __fmaf_rn(widen(values[i]), widen(values[i]), sum);
+    return warp_sum(sum);
+  };
+#pragma unroll
+  for (int i = 0; i < kRowsAWarp; ++i) {
+    const int t = warp * kRowsAWarp + i;
+    *reinterpret_cast<uint2*>(&s.k[t][4 * lane]) = k[i];
+    *reinterpret_cast<uint2*>(&s.q[t][4 * lane]) = q[i];
+    const float kk = squares(k[i]), qq = squares(q[i]);
+    if (lane == 0) {
+      s.k_by[t] = 1.0f / sqrtf(kk + c.norm_epsilon);
+      s.q_by[t] = c.scale / sqrtf(qq + c.norm_epsilon);
+    }
+  }
+}
+
+// Sums of log decay up to each token, and beta. By one warp. A decay of less than e^-69 is as good as none.
+template <class State>
+__device__ void read_gates(const DeltaCall<Bf16, State>& c, const Piece& piece, int head, PrepareShared& s) {
+  const int lane = threadIdx.x % kWarp;
+  float before = 0;
+#pragma unroll
+  for (int part = 0; part < kChunk / kWarp; ++part) {
+    const int t = part * kWarp + lane;
+    const std::int64_t at = static_cast<std::int64_t>(piece.begin + piece.first + t) * c.heads + head;
+    float sum = t < piece.count ? logf(fmaxf(c.decay[at], 1e-30f)) : 0.0f;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const float other = __shfl_up_sync(kAllLanes, sum, step);
+      if (lane >= step) sum += other;
+    }
+    s.log_decay[t] = before + sum;
+    s.beta[t] = t < piece.count ? c.beta[at] : 0.0f;
+    before += __shfl_sync(kAllLanes, sum, kWarp - 1);
+  }
+}
+
+// A into shared memory (warps 0 to 3, 16 tokens each), the scores into the plan (warps 4 to 7).
+__device__ void multiply_keys(const ChunkPlan& plan, const Piece& piece, std::int64_t plan_row, PrepareShared& s) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, block = warp % 4;
+  const bool scores = warp >= 4;
+  const TileLane a_at = rows_first(lane), b_at = columns_first(lane);
+  float sums[8][4] = {};
+  for (int step = 0; step < kKeys / 16; ++step) {
+    const int row = 16 * block + a_at.row, column = 16 * step + a_at.column;
+    const Tile a = load_tile(scores ? &s.q[row][column] : &s.k[row][column]);
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      if (pair > block) continue;  // above the diagonal
+      const Tile b = load_tile(&s.k[16 * pair + b_at.row][16 * step + b_at.column]);
+      multiply(a, b, 0, sums[2 * pair]);
+      multiply(a, b, 1, sums[2 * pair + 1]);
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int t = 16 * block + lane / 4 + 8 * half;
+    const float by = scores ? s.q_by[t] : s.beta[t] * s.k_by[t];
+    const int last = scores ? t : t - 1;
+#pragma unroll
+    for (int tile = 0; tile < 8; ++tile) {
+      float values[2];
+      const int first = 8 * tile + 2 * (lane % 4);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int other = first + i;
+        values[i] = other <= last
+                        ? by * s.k_by[other] * expf(s.log_decay[t] - s.log_decay[other]) * sums[tile][2 * half + i]
+                        : 0.0f;
+      }
+      if (!scores) {
+        s.matrix[t][first] = values[0];
+        s.matrix[t][first + 1] = values[1];
+      } else if (t < piece.count) {
+        const std::int64_t at = (plan_row + t) * kChunk + first;
+        store_split(values[0], values[1], plan.score_high + at, plan.score_low + at);
+      }
+    }
+  }
+}
+
+// The inverse of I + A in place, by halves: each half of the diagonal by substitution, a column a lane; then the corner
+// below is -T2 A T1.
+__device__ void invert(PrepareShared& s) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  if (warp < 2) {
+    const int first = warp * kHalf;
+    float column[kHalf];
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      float sums[4] = {i == lane ? 1.0f : 0.0f, 0, 0, 0};
+#pragma unroll
+      for (int j = 0; j < i; ++j) sums[j % 4] = __fmaf_rn(-s.matrix[first + i][first + j], column[j], sums[j % 4]);
+      column[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) s.matrix[first + i][first + lane] = column[i];
+  }
+  __syncthreads();
+  const int row = threadIdx.x / 8, at = threadIdx.x % 8 * 4;
+  float sums[4] = {};
+#pragma unroll 8
+  for (int j = 0; j < kHalf; ++j) {
+    const float by = s.matrix[kHalf + row][j];
+    const float4 values = *reinterpret_cast<const float4*>(&s.matrix[j][at]);
+    sums[0] = __fmaf_rn(by, values.x, sums[0]);
+    sums[1] = __fmaf_rn(by, values.y, sums[1]);
+    sums[2] = __fmaf_rn(by, values.z, sums[2]);
+    sums[3] = __fmaf_rn(by, values.w, sums[3]);
+  }
+  *reinterpret_cast<float4*>(&s.matrix[row][kHalf + at]) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+  __syncthreads();
+  sums[0] = sums[1] = sums[2] = sums[3] = 0;
+#pragma unroll 8
+  for (int j = 0; j < kHalf; ++j) {
+    const float by = -s.matrix[kHalf + row][kHalf + j];
+    const float4 values = *reinterpret_cast<const float4*>(&s.matrix[j][kHalf + at]);
+    sums[0] = __fmaf_rn(by, values.x, sums[0]);
+    sums[1] = __fmaf_rn(by, values.y, sums[1]);
+    sums[2] = __fmaf_rn(by, values.z, sums[2]);
+    sums[3] = __fmaf_rn(by, values.w, sums[3]);
+  }
+  // Nobody reads the corner below any more.
+  *reinterpret_cast<float4*>(&s.matrix[kHalf + row][at]) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+  __syncthreads();
+}
+
+__device__ void write_plan(const ChunkPlan& plan, const Piece& piece, int head, int heads, std::int64_t plan_row,
+                           const PrepareShared& s) {
+  const int t = threadIdx.x / 4, first = threadIdx.x % 4 * 16;
+  if (t < piece.count) {
+#pragma unroll
+    for (int i = 0; i < 16; i += 2) {
+      const int column = first + i;
+      const std::int64_t at = (plan_row + t) * kChunk + column;
+      store_split(column <= t ? s.matrix[t][column] : 0.0f, column + 1 <= t ? s.matrix[t][column + 1] : 0.0f,
+                  plan.solve_high + at, plan.solve_low + at);
+    }
+  }
+  const int token = threadIdx.x;
+  if (token >= piece.count) return;
+  const float sum = s.log_decay[token], last = s.log_decay[kChunk - 1], through = expf(sum);
+  const std::int64_t plane = static_cast<std::int64_t>(heads) * plan.tokens;
+  float* const to = plan.factors + static_cast<std::int64_t>(head) * plan.tokens + piece.begin + piece.first + token;
+  to[kBeta * plane] = s.beta[token];
+  to[kKnown * plane] = through * s.beta[token] * s.k_by[token];
+  to[kSeen * plane] = through * s.q_by[token];
+  to[kKept * plane] = expf(last - sum) * s.k_by[token];
+  to[kLasting * plane] = expf(last);
+}
+
+// One chunk of one head a block.
+template <class State>
+__global__ void __launch_bounds__(kChunkThreads) prepare(DeltaCall<Bf16, State> c, ChunkPlan plan) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  PrepareShared& s = *reinterpret_cast<PrepareShared*>(memory);
+  const Piece piece = piece_of(c.offsets, c.num_rows, kChunk, kLeastChunkTokens, blockIdx.x);
+  if (piece.row < 0) return;
+  const int head = blockIdx.y;
+  const std::int64_t plan_row = static_cast<std::int64_t>(head) * plan.tokens + piece.begin + piece.first;
+  read_chunk(c, piece, head, s);
+  if (threadIdx.x < kWarp) read_gates(c, piece, head, s);
+  __syncthreads();
+  multiply_keys(plan, piece, plan_row, s);
+  __syncthreads();
+  invert(s);
+  write_plan(plan, piece, head, c.heads, plan_row, s);
+}
+
+}  // namespace
+
+template <class State>
+void launch_prepare(OpContext& context, const DeltaCall<Bf16, State>& call, const ChunkPlan& plan, int num_tokens) {
+  check_cuda(cudaFuncSetAttribute(prepare<State>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(PrepareShared)),
+             "cudaFuncSetAttribute");
+  const int pieces = std::min(call.num_rows, num_tokens / kLeastChunkTokens) + num_tokens / kChunk;
+  const dim3 grid(static_cast<unsigned>(pieces), static_cast<unsigned>(call.heads));
+  prepare<State><<<grid, kChunkThreads, sizeof(PrepareShared), stream_of(context)>>>(call, plan);
+}
+template void launch_prepare(OpContext&, const DeltaCall<Bf16, float>&, const ChunkPlan&, int);
+template void launch_prepare(OpContext&, const DeltaCall<Bf16, Bf16>&, const ChunkPlan&, int);
+
+}  // namespace mstar::cuda
