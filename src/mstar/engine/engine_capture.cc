@@ -168,7 +168,11 @@ Status Engine::capture() {
   for (const int rows : spec_.capture.rows)
     if (rows > 0 && rows <= options_.limits.max_rows) sizes.push_back(rows);
   if (sizes.empty()) return ok_status();
+  // No step up to the most rows that there can be runs eagerly for its size alone.
+  const int most = *std::max_element(spec_.capture.rows.begin(), spec_.capture.rows.end());
+  if (most > options_.limits.max_rows) sizes.push_back(options_.limits.max_rows);
   std::sort(sizes.rbegin(), sizes.rend());  // the largest first: it must fit
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   MSTAR_TRY(allocate_static_memory(sizes.front()));
   std::vector<Bucket> buckets;
   for (std::size_t c = 0; c < captures_.size(); ++c) {

@@ -42,8 +42,8 @@ class DecoderStack {
   virtual ~DecoderStack() = default;
   // x [tokens, dim] f32 in place; positions [tokens] i32. Rows may begin anywhere in their sequences.
   virtual Status run(engine::Forward& step, TensorView x, TensorView positions) const = 0;
-  // Arena bytes that run() takes and gives back.
-  virtual std::size_t workspace_bytes(int tokens, int num_threads) const = 0;
+  // Arena bytes that run() takes and gives back, for a step of so many rows with so many tokens together.
+  virtual std::size_t workspace_bytes(int rows, int tokens, int num_threads) const = 0;
   virtual std::size_t bytes() const = 0;
 };
 

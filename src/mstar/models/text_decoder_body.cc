@@ -75,7 +75,7 @@ class TextDecoder final : public engine::ComponentBody {
     const std::int64_t r = rows;
     return floats(static_cast<std::int64_t>(tokens) * c.dim) + 2 * floats(r * c.dim) + 2 * floats(r * c.vocab) +
            floats(r) + static_cast<std::size_t>(r) * 256 +
-           std::max({stack_->workspace_bytes(tokens, num_threads_), head().workspace_bytes(rows, num_threads_),
+           std::max({stack_->workspace_bytes(rows, tokens, num_threads_), head().workspace_bytes(rows, num_threads_),
                      sample_workspace_bytes(c.vocab, num_threads_)});
   }
   std::size_t weight_bytes() const override {
@@ -88,7 +88,8 @@ class TextDecoder final : public engine::ComponentBody {
     auto& kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.kv));
     const std::int64_t tokens = step.token_offsets().back();
     const TensorView x = ops.temporary(DType::f32, {tokens, refs_.config->dim});
-    const TensorView positions(const_cast<std::int32_t*>(kv.positions(step.plan_slot())), DType::i32, {tokens});
+    const TensorView positions(const_cast<std::int32_t*>(kv.positions(step.plan_slot())), DType::i32, {tokens},
+                               ops.device.id());
     MSTAR_TRY(embedding(ops, {.ids = step.input(0), .tied = &embedding_.weight(), .out = x}));
     MSTAR_TRY(stack_->run(step, x, positions));
     MSTAR_TRY(sample_last(step, x));

@@ -5,6 +5,7 @@
 
 #include "mstar/nn/gated_mlp.h"
 #include "mstar/nn/rotary.h"
+#include "mstar/ops/attention/attention.h"
 #include "mstar/resource/paged_kv.h"
 #include "mstar/resource/state_slots.h"
 
@@ -37,7 +38,7 @@ class Stack final : public DecoderStack {
  public:
   static Result<std::unique_ptr<DecoderStack>> build(const Qwen35Config& c, const Qwen35State& state,
                                                      const nn::LoadContext& load, engine::BuildContext& build) {
-    std::unique_ptr<Stack> out(new Stack(c.decoder.dim, state));
+    std::unique_ptr<Stack> out(new Stack(c, state));
     MSTAR_TRY_ASSIGN(out->rotary_, nn::Rotary::create(build.device, c.frequencies, false));
     int num_attention = 0, num_delta = 0;
     for (int i = 0; i < c.num_layers(); ++i) {
@@ -86,13 +87,14 @@ class Stack final : public DecoderStack {
     return ok_status();
   }
 
-  std::size_t workspace_bytes(int tokens, int num_threads) const override {
+  std::size_t workspace_bytes(int rows, int tokens, int num_threads) const override {
     std::size_t most = 0;
     for (const Layer& layer : layers_)
       most = std::max({most, layer.mlp.workspace_bytes(tokens, num_threads),
                        layer.attention ? layer.attention->workspace_bytes(tokens, num_threads, rotary_)
                                        : layer.delta->workspace_bytes(tokens, num_threads)});
-    return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(dim_) * sizeof(float) + 256 + most;
+    return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(dim_) * sizeof(float) + 256 + most +
+           (on_cuda_ ? attention_paged_split_bytes(rows, heads_, head_dim_, context_tokens_) : 0);
   }
 
   std::size_t bytes() const override {
@@ -104,9 +106,17 @@ class Stack final : public DecoderStack {
   }
 
  private:
-  Stack(int dim, const Qwen35State& state) : dim_(dim), state_(state) {}
+  Stack(const Qwen35Config& config, const Qwen35State& state)
+      : dim_(config.decoder.dim),
+        on_cuda_(config.decoder.backend == Backend::cuda),
+        heads_(config.attention.heads),
+        head_dim_(config.attention.head_dim),
+        context_tokens_(config.decoder.context_tokens),
+        state_(state) {}
 
   int dim_;
+  bool on_cuda_;
+  int heads_, head_dim_, context_tokens_;
   Qwen35State state_;
   nn::Rotary rotary_;
   std::vector<Layer> layers_;
