@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 
 import torch
@@ -27,9 +28,12 @@ PORT = 8125
 
 
 def post(path, body):
-    request = urllib.request.Request("http://127.0.0.1:%d%s" % (PORT, path), json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        return json.load(answer)
+    request = urllib.request.Request("http://127.0.0.1:%d%s" % (PORT, path), json.dumps({"model": "seeded", **body}).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        sys.exit("%s: %s" % (error, error.read().decode()[:500]))
 
 
 def write_tokenizer(directory, vocab):
@@ -92,7 +96,7 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--length", type=int, default=96)
-    parser.add_argument("--every", type=int, default=8)
+    parser.add_argument("--every", type=int, default=8, help="0: greedy tokens only")
     parser.add_argument("--greedy", type=int, default=48)
     parser.add_argument("--margin", type=float, default=0.05)
     parser.add_argument("serve", nargs="*")
@@ -138,7 +142,7 @@ def compare(args, prompts, wholes, exact, own):
     failed = False
     errors, same, num = [], 0, 0
     for prompt, whole, logs in zip(prompts, wholes, exact):
-        for end in range(args.every, len(whole), args.every):
+        for end in range(args.every, len(whole), args.every) if args.every else ():
             answer = post("/v1/completions", {"prompt": whole[:end], "max_tokens": 1, "temperature": 0, "logprobs": 20, "ignore_eos": True})
             top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
             for piece, value in top.items():
