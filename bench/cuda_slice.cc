@@ -79,10 +79,12 @@ int run(int num_tokens) {
     check_delta_ops(report, **cuda);
     check_linear_products(report, **cuda);
     measure_ops(report, **cuda);
+    check_draws(report, **cuda);
     report.section("toy decoder");
     check_decoder(report, **cuda);
     report.section("cost of a step");
     time_attention(report, **cuda);
+    time_draws(report, **cuda);
     measure_steps(report, **cuda, num_tokens);
     report.section("a worker");
     check_worker(report, **cuda, num_tokens);

@@ -46,6 +46,9 @@ void check_delta_ops(Report& report, Device& cuda);
 void check_linear_products(Report& report, Device& cuda);
 // What these ops take at the shapes of Qwen3.5, beside the time that their bytes take.
 void measure_ops(Report& report, Device& cuda);
+// Draws against the CPU's with the same random numbers, and their times.
+void check_draws(Report& report, Device& cuda);
+void time_draws(Report& report, Device& cuda);
 // The toy decoder: CPU, eager CUDA, captured CUDA.
 void check_decoder(Report& report, Device& cuda);
 // Host and device time of a step. `num_tokens` per request.

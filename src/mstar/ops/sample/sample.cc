@@ -13,14 +13,20 @@ constexpr Kernel<SampleArgs> kSample[] = {
 #endif
 };
 constexpr Kernel<TokenProbabilityArgs> kProbabilities[] = {{"cpu", Backend::cpu, nullptr, token_probabilities_cpu}};
-constexpr Kernel<LogProbArgs> kLogProbs[] = {{"cpu", Backend::cpu, nullptr, log_probabilities_cpu}};
+constexpr Kernel<LogProbArgs> kLogProbs[] = {
+    {"cpu", Backend::cpu, nullptr, log_probabilities_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, log_probabilities_cuda_fits, log_probabilities_cuda},
+#endif
+};
 }  // namespace
 
 Status sample(OpContext& context, const SampleArgs& args) {
   MSTAR_OP_EXPECT("sample", args.logits.shape.rank() == 2 && args.logits.dim(1) > 0);
   const std::int64_t num_rows = args.logits.dim(0);
   MSTAR_OP_EXPECT("sample", is_rows_of(args.logits, DType::f32, num_rows, args.logits.dim(1)));
-  MSTAR_OP_EXPECT("sample", static_cast<std::int64_t>(args.rows.size()) == num_rows);
+  MSTAR_OP_EXPECT("sample", args.parameters.rows || static_cast<std::int64_t>(args.rows.size()) == num_rows);
+  MSTAR_OP_EXPECT("sample", !args.parameters.rows || context.backend() == Backend::cuda);
   MSTAR_OP_EXPECT("sample", is_vector_of(args.tokens, DType::i32, num_rows));
   MSTAR_OP_EXPECT("sample", is_vector_of(args.log_probs, DType::f32, num_rows));
   return run_first_fit(context, args, kSample, "sample");
@@ -41,26 +47,11 @@ Status token_probabilities(OpContext& context, const TokenProbabilityArgs& args)
 
 Status log_probabilities(OpContext& context, const LogProbArgs& args) {
   MSTAR_OP_EXPECT("log_probabilities", args.logits.shape.rank() == 1 && args.logits.dim(0) > 0);
-  MSTAR_OP_EXPECT("log_probabilities", args.token >= 0 && args.token < args.logits.dim(0));
+  MSTAR_OP_EXPECT("log_probabilities", args.drawn || (args.token >= 0 && args.token < args.logits.dim(0)));
+  MSTAR_OP_EXPECT("log_probabilities", !args.drawn || context.backend() == Backend::cuda);
   MSTAR_OP_EXPECT("log_probabilities", args.out.shape.rank() == 2 && args.out.dim(0) > 0 && args.out.contiguous());
   MSTAR_OP_EXPECT("log_probabilities", is_rows_of(args.out, DType::f32, args.out.dim(0), 2));
   return run_first_fit(context, args, kLogProbs, "log_probabilities");
-}
-
-// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011): Philox 4x32 with 10 rounds.
-PhiloxWords philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high) {
-  constexpr std::uint64_t kMultiply0 = 0xD2511F53u, kMultiply1 = 0xCD9E8D57u;
-  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-  PhiloxWords c{{static_cast<std::uint32_t>(counter_low), static_cast<std::uint32_t>(counter_low >> 32),
-                 static_cast<std::uint32_t>(counter_high), static_cast<std::uint32_t>(counter_high >> 32)}};
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t a = kMultiply0 * c.word[0], b = kMultiply1 * c.word[2];
-    c = {{static_cast<std::uint32_t>(b >> 32) ^ c.word[1] ^ k0, static_cast<std::uint32_t>(b),
-          static_cast<std::uint32_t>(a >> 32) ^ c.word[3] ^ k1, static_cast<std::uint32_t>(a)}};
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return c;
 }
 
 }  // namespace mstar

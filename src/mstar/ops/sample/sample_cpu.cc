@@ -55,11 +55,7 @@ void prefer_tail(Logits logits, std::int32_t tail_begin) {
   if (tail_log > head_largest) std::fill(head.begin(), head.end(), kMasked);
 }
 
-double uniform(const SampleRow& row) {
-  const PhiloxWords words = philox(row.seed, row.offset);
-  const std::uint64_t bits = (static_cast<std::uint64_t>(words.word[1]) << 32) | words.word[0];
-  return static_cast<double>(bits >> 11) * 0x1p-53;
-}
+double uniform(const SampleRow& row) { return philox_uniform(row.seed, row.offset); }
 
 // The token where the running sum of weights, in order of ids, passes `target`.
 std::int32_t token_at(std::span<const float> logits, float largest, float inverse_temperature, double target) {
@@ -179,7 +175,8 @@ Status sample_cpu(OpContext& context, const SampleArgs& args) {
 }
 
 std::size_t sample_workspace_bytes(std::int64_t vocabulary, int num_threads) {
-  return static_cast<std::size_t>(num_threads) * static_cast<std::size_t>(vocabulary) * sizeof(Candidate) + 256;
+  return static_cast<std::size_t>(num_threads) * static_cast<std::size_t>(vocabulary) * sizeof(Candidate) +
+         (std::size_t{64} << 10);
 }
 
 Status token_probabilities_cpu(OpContext& context, const TokenProbabilityArgs& args) {
