@@ -21,6 +21,7 @@ class Runtime::Mesh final : public wire::Mesh {
     return processes && processes->send(worker, std::move(message));
   }
   void to_conductor(wire::ToConductor message) override { conductor->receive(std::move(message)); }
+  void all_to_conductor(std::vector<wire::ToConductor>& messages) override { conductor->receive_all(messages); }
 
   std::vector<worker::Worker*> workers;
   WorkerProcesses* processes = nullptr;

@@ -3,11 +3,12 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <cstddef>
 #include <functional>
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace mstar {
 
@@ -27,17 +28,36 @@ class Queue {
     return true;
   }
 
+  // Each of `items` in order, which are moved from; the owner is woken once.
+  template <class Items>
+  bool push_all(Items& items) {
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) return false;
+      for (auto& each : items) items_.emplace_back(std::move(each));
+      if (wake_) wake_();
+    }
+    ready_.notify_one();
+    return true;
+  }
+
   // Everything that has arrived, in order; never waits.
-  std::deque<T> take_all() {
+  std::vector<T> take_all() {
     std::lock_guard lock(mutex_);
-    return std::exchange(items_, {});
+    return take();
+  }
+  // The same into an empty vector, whose memory the queue goes on with.
+  void take_all(std::vector<T>& into) {
+    std::lock_guard lock(mutex_);
+    drop_popped();
+    items_.swap(into);
   }
 
   // Waits for at least one item, the timeout, or close.
-  std::deque<T> wait_all(std::chrono::microseconds timeout) {
+  std::vector<T> wait_all(std::chrono::microseconds timeout) {
     std::unique_lock lock(mutex_);
     ready_.wait_for(lock, timeout, [&] { return !items_.empty() || closed_; });
-    return std::exchange(items_, {});
+    return take();
   }
 
   // Waits for an item without taking it, the timeout, or close.
@@ -51,8 +71,8 @@ class Queue {
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [&] { return !items_.empty() || closed_; });
     if (items_.empty()) return std::nullopt;
-    T item = std::move(items_.front());
-    items_.pop_front();
+    T item = std::move(items_[num_popped_++]);
+    if (2 * num_popped_ >= items_.size()) drop_popped();
     return item;
   }
 
@@ -74,9 +94,19 @@ class Queue {
   }
 
  private:
+  // Those that pop() has taken still stand in front.
+  void drop_popped() {
+    items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(std::exchange(num_popped_, 0)));
+  }
+  std::vector<T> take() {
+    drop_popped();
+    return std::exchange(items_, {});
+  }
+
   mutable std::mutex mutex_;
   std::condition_variable ready_;
-  std::deque<T> items_;
+  std::vector<T> items_;
+  std::size_t num_popped_ = 0;  // fewer than there are, or none
   std::function<void()> wake_;
   bool closed_ = false;
 };

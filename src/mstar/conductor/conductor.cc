@@ -10,6 +10,9 @@
 namespace mstar::conductor {
 namespace {
 
+// Above this the memory of a turn's messages is given back.
+constexpr std::size_t kKeptMessages = 4096;
+
 // A sink that throws (a library of the server's) must not cost others their turn.
 void tell(EventSink& sink, RequestEvent event) {
   try {
@@ -61,14 +64,16 @@ void Conductor::run() {
 }
 
 bool Conductor::poll() {
-  auto messages = inbox_.take_all();
-  for (auto& message : messages) on_inbox(std::move(message));
-  if (messages.empty()) return false;
+  inbox_.take_all(messages_);
+  if (messages_.empty()) return false;
+  for (Inbox& message : messages_) on_inbox(message);
+  messages_.clear();
+  if (messages_.capacity() > kKeptMessages) messages_.shrink_to_fit();
   admit();
   return true;
 }
 
-void Conductor::on_inbox(Inbox message) {
+void Conductor::on_inbox(Inbox& message) {
   const auto* wired = std::get_if<wire::ToConductor>(&message);
   const RequestId request = wired ? wire::request_of(*wired) : RequestId();
   // What a plan, an emit or a library throws in one message ends that request, not the loop.
@@ -108,7 +113,7 @@ void Conductor::on(const Abort& message) {
   }
 }
 
-void Conductor::on(wire::ToConductor message) {
+void Conductor::on(wire::ToConductor&& message) {
   std::visit([this](auto&& each) { on(std::move(each)); }, std::move(message));
 }
 

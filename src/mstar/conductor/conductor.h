@@ -67,6 +67,7 @@ class Conductor final : public Frontend {
   // destruction.
   void stop();
   void receive(wire::ToConductor message) { inbox_.push(Inbox(std::move(message))); }
+  void receive_all(std::vector<wire::ToConductor>& messages) { inbox_.push_all(messages); }
 
   // unavailable also while a part of the model has no worker. There are max_concurrent_requests + max_queued_requests
   // places.
@@ -147,12 +148,12 @@ class Conductor final : public Frontend {
   // ---- owner thread ----
   // conductor.cc: life and admission
   void run();
-  void on_inbox(Inbox message);
+  void on_inbox(Inbox& message);
   void on(Submit message);
   void on(Push message);
   void on(const Abort& message);
   void on(const Stop&) { stopping_ = true; }
-  void on(wire::ToConductor message);
+  void on(wire::ToConductor&& message);
   void on(const wire::WorkerReady& message);
   void on(const wire::WorkerFailed& message);
   void on(wire::RequestFailed message);
@@ -169,8 +170,8 @@ class Conductor final : public Frontend {
   Request* find(RequestId id);
 
   // conductor_walks.cc: from reports to the next walk
-  void on(wire::FragmentReport message);
-  void on(wire::ClientValue message);
+  void on(wire::FragmentReport&& message);
+  void on(wire::ClientValue&& message);
   void send_items(const Request& request, const ClientItems& items);
   void note_consumed(const Request& request) const;
   void advance(Request& request, std::size_t partition);
@@ -178,13 +179,14 @@ class Conductor final : public Frontend {
   void finish_partition(Request& request, std::size_t partition, decl::Finish finish);
   void finish_request(Request& request, decl::Finish finish);
   void emit(Request& request, const wire::ClientValue& message);
-  void give(Request& request, decl::Chunk chunk);
+  void give(Request& request, decl::Chunk&& chunk);
 
   ConductorOptions options_;
   wire::Mesh& mesh_;
   const std::int64_t created_s_;  // when it was built, since the epoch
   Queue<Inbox> inbox_;
-  std::mutex submit_mutex_;  // ids are in the order of the inbox
+  std::vector<Inbox> messages_;  // of one turn, of the owner thread
+  std::mutex submit_mutex_;      // ids are in the order of the inbox
   std::uint64_t next_id_ = 1;
   std::atomic<int> num_submitted_{0};  // queued plus live, so that submit() can refuse at once
   std::atomic<bool> draining_{false};

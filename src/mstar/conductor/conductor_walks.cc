@@ -111,7 +111,7 @@ void Conductor::finish_request(Request& request, decl::Finish finish) {
   end(request, std::move(finished));
 }
 
-void Conductor::on(wire::FragmentReport message) {
+void Conductor::on(wire::FragmentReport&& message) {
   Request* request = find(message.request);
   if (!request || request->ended || message.partition.value >= request->partitions.size()) return;
   Partition& partition = request->partitions[message.partition.value];
@@ -125,7 +125,7 @@ void Conductor::on(wire::FragmentReport message) {
   finish_partition(*request, message.partition.value, length ? decl::Finish::length : decl::Finish::stop);
 }
 
-void Conductor::on(wire::ClientValue message) {
+void Conductor::on(wire::ClientValue&& message) {
   Request* request = find(message.request);
   if (!request || request->ended) return;
   const decl::Decl& declaration = request->placed->model().declaration();
@@ -137,8 +137,11 @@ void Conductor::on(wire::ClientValue message) {
     if (const auto* to_client = std::get_if<decl::ToClient>(&each)) travel = *to_client;
   const decl::Surface& surface = *request->submit.surface;
   for (HostValue& value : message.values) {
-    Result<decl::Chunk> chunk = decl::Chunk{travel.modality, travel.format, std::move(value), {}};
-    if (surface.emit) chunk = surface.emit(message.port, chunk->value, *request->submit.params);
+    if (!surface.emit) {
+      give(*request, decl::Chunk{travel.modality, travel.format, std::move(value), {}});
+      continue;
+    }
+    auto chunk = surface.emit(message.port, value, *request->submit.params);
     if (!chunk) return end(*request, Failed{std::move(chunk.error())});
     give(*request, std::move(*chunk));
   }
@@ -151,7 +154,7 @@ void Conductor::emit(Request& request, const wire::ClientValue& message) {
   if (emitted->stop) finish_request(request, decl::Finish::stop);
 }
 
-void Conductor::give(Request& request, decl::Chunk chunk) {
+void Conductor::give(Request& request, decl::Chunk&& chunk) {
   // "metadata" says something of the whole answer: it waits for the terminal event.
   if (chunk.format == "metadata") {
     for (const auto& [name, each] : chunk.metadata.values()) request.metadata.set(name, each);

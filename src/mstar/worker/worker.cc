@@ -13,7 +13,8 @@ using decl::PartitionRef;
 
 namespace {
 constexpr std::int64_t kStatsPeriodUs = 50000;
-}
+constexpr std::size_t kMaxTold = 64;
+}  // namespace
 
 Worker::Worker(WorkerOptions options, wire::Mesh& mesh) : options_(std::move(options)), mesh_(mesh) {}
 
@@ -103,17 +104,32 @@ void Worker::run() {
 
 bool Worker::poll() {
   ++num_turns_;
-  if (!announced_) mesh_.to_conductor(wire::WorkerReady{options_.id});
+  if (!announced_) tell_conductor(wire::WorkerReady{options_.id});
   announced_ = true;
   bool worked = false;
   for (auto& message : inbox_->take_all()) {
     worked = true;
     on_message(std::move(message));
-    if (stopping_) return true;
+    if (stopping_) break;
   }
-  worked |= step_once();
+  flush_to_conductor();
+  if (!stopping_) worked |= step_once();
+  flush_to_conductor();
+  if (stopping_) return true;
   if (stats_stale_) publish_stats_when_due(!worked);
   return worked;
+}
+
+// Of a step's many messages each would wake the conductor: they leave by the dozen, and before the worker waits.
+void Worker::tell_conductor(wire::ToConductor message) {
+  to_conductor_.push_back(std::move(message));
+  if (to_conductor_.size() >= kMaxTold) flush_to_conductor();
+}
+
+void Worker::flush_to_conductor() {
+  if (to_conductor_.empty()) return;
+  mesh_.all_to_conductor(to_conductor_);
+  to_conductor_.clear();
 }
 
 void Worker::on_message(Inbox message) {
@@ -127,8 +143,7 @@ void Worker::on_message(Inbox message) {
     if (Live* live = find(request)) return fail_after(*live, error);
     log_error("worker {}: {}", options_.id.value, error.what());
     if (request.valid())
-      mesh_.to_conductor(
-          wire::RequestFailed{request, internal_error(std::string("the worker failed: ") + error.what())});
+      tell_conductor(wire::RequestFailed{request, internal_error(std::string("the worker failed: ") + error.what())});
   }
 }
 
@@ -173,7 +188,7 @@ void Worker::on(wire::AddRequest message) {
   auto replay = early_.take(message.request);
   if (replay.removed) return;
   auto made = make_live(message);
-  if (!made) return mesh_.to_conductor(wire::RequestFailed{message.request, std::move(made.error())});
+  if (!made) return tell_conductor(wire::RequestFailed{message.request, std::move(made.error())});
   requests_.emplace(message.request, std::move(*made));
   stats_stale_ = true;
   for (auto& signal : replay.signals) on(wire::PartitionMessage{message.request, std::move(signal)});
@@ -185,7 +200,7 @@ void Worker::on(wire::PartitionMessage message) {
     // Another worker's message may overtake the conductor's AddRequest, or come after the removal.
     stats_stale_ = true;
     if (message.request > last_added_ && !early_.hold(message.request, std::move(message.signal)))
-      mesh_.to_conductor(wire::RequestFailed{message.request, internal_error("too many early signals")});
+      tell_conductor(wire::RequestFailed{message.request, internal_error("too many early signals")});
     return;
   }
   const PartitionRef partition = message.signal.partition;
@@ -208,12 +223,12 @@ void Worker::on(wire::CancelPartition message) {
   settle_ahead(*live, message.partition);
   undo_cut_off(*live, message.partition);
   if (done)
-    mesh_.to_conductor(wire::FragmentReport{live->request,
-                                            options_.id,
-                                            message.partition,
-                                            std::move(*done),
-                                            {},
-                                            models_[live->model].resources.cached_tokens(live->request)});
+    tell_conductor(wire::FragmentReport{live->request,
+                                        options_.id,
+                                        message.partition,
+                                        std::move(*done),
+                                        {},
+                                        models_[live->model].resources.cached_tokens(live->request)});
 }
 
 void Worker::on(const wire::RemoveRequest& message) {
@@ -231,14 +246,14 @@ void Worker::on(const wire::RemoveRequest& message) {
     early_.forget_before(RequestId(message.request.value + 1));
     stats_stale_ = true;
   }
-  mesh_.to_conductor(wire::Removed{message.request, options_.id});
+  tell_conductor(wire::Removed{message.request, options_.id});
 }
 
 void Worker::fail(Live& live, Error error) {
   if (live.failed) return;
   live.failed = true;
   *live.abandoned = true;
-  mesh_.to_conductor(wire::RequestFailed{live.request, std::move(error)});
+  tell_conductor(wire::RequestFailed{live.request, std::move(error)});
 }
 
 void Worker::fail_after(Live& live, const std::exception& error) {
@@ -260,7 +275,7 @@ void Worker::finish_removal(Live& live) {
   requests_.erase(request);
   unblock_lanes();
   stats_stale_ = true;
-  mesh_.to_conductor(wire::Removed{request, options_.id});
+  tell_conductor(wire::Removed{request, options_.id});
 }
 
 // A step's numbers may wait a little; that requests came or went may not.

@@ -163,6 +163,8 @@ class Worker {
 
   // worker.cc: life and messages
   void run();
+  void tell_conductor(wire::ToConductor message);
+  void flush_to_conductor();
   void on_message(Inbox message);
   void on(wire::AddRequest message);
   void on(wire::PartitionMessage message);
@@ -241,6 +243,7 @@ class Worker {
   graph::EarlySignals early_;
   RequestId last_added_ = RequestId(0);  // requests are added in the order of their ids: older unknown ones are gone
   graph::Effects effects_;
+  std::vector<wire::ToConductor> to_conductor_;  // not sent yet
   std::uint64_t turn_ = 0;
   std::atomic<std::uint64_t> num_turns_{0};
   std::uint64_t num_handed_over_ = 0, handed_over_bytes_ = 0;  // to other workers

@@ -113,7 +113,7 @@ bool Worker::send_client(Live& live, graph::Effects::Client& client) {
     }
     out.values.push_back(std::move(*host));
   }
-  mesh_.to_conductor(std::move(out));
+  tell_conductor(std::move(out));
   return true;
 }
 
@@ -139,9 +139,8 @@ void Worker::send_effects(Live& live, PartitionRef partition, graph::Effects& ef
     for (const Value& value : each.value.values) list.push_back(value.host);
   }
   if (effects.done)
-    mesh_.to_conductor(wire::FragmentReport{live.request, options_.id, partition, std::move(*effects.done),
-                                            std::move(small),
-                                            models_[live.model].resources.cached_tokens(live.request)});
+    tell_conductor(wire::FragmentReport{live.request, options_.id, partition, std::move(*effects.done),
+                                        std::move(small), models_[live.model].resources.cached_tokens(live.request)});
   effects.clear();
 }
 

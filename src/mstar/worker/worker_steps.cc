@@ -48,6 +48,7 @@ void Worker::run_slice(Lane& lane) {
   try {
     if (!lane.open && !begin_step(lane)) return;
     const bool wanted = is_wanted(*lane.open);
+    flush_to_conductor();
     if (wanted) {
       const auto whole = lane.engine->advance(*lane.open->step);
       if (whole && !*whole) return;
