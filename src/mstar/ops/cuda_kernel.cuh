@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "mstar/base/dtype.h"
 #include "mstar/device/cuda/cuda_check.h"
@@ -18,6 +19,32 @@ inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 inline cudaStream_t stream_of(const OpContext& context) { return static_cast<cudaStream_t>(context.stream.native); }
+
+// First in every kernel of launch_kernel(), before anything else: waits until what was launched before has ended and
+// its writes can be seen, and lets the next kernel's blocks come up meanwhile.
+__device__ inline void await_inputs() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// Launches a kernel that begins with await_inputs(), on the context's stream: it may come up while the kernel before it
+// still runs (programmatic dependent launch), which saves most of the gap between two short kernels.
+template <class... Parameters, class... Args>
+void launch_kernel(const OpContext& context, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                   std::size_t shared_bytes, Args&&... args) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream_of(context);
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  // An error stays for cuda_launch_status().
+  (void)cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
+}
 
 __device__ inline float widen(float v) { return v; }
 __device__ inline float widen(__half v) { return __half2float(v); }

@@ -16,6 +16,7 @@ constexpr int kMaxHeadDim = 256;
 template <class Element, class Q>
 __global__ void __launch_bounds__(kThreads) attend(TokenHeads<const Q> q, const std::int32_t* offsets, int num_rows,
                                                    Pages pages, int group, int least, float scale, TokenHeads<Q> out) {
+  await_inputs();
   constexpr int kGroup = 16 / sizeof(Element);
   constexpr int kAhead = 8;  // value rows in flight
   __shared__ float query[kMaxHeadDim];
@@ -88,9 +89,9 @@ Status attend_any(OpContext& context, const PagedAttentionArgs& args, int least)
   const Pages pages = pages_of(args.kv);
   const int heads = static_cast<int>(args.q.dim(1));
   return with_float_type(args.kv.keys.dtype, [&](auto element) {
-    attend<decltype(element), Q><<<dim3(args.rows.num_tokens, heads), kThreads, 0, stream_of(context)>>>(
-        token_heads_of<const Q>(args.q), args.rows.offsets, args.rows.num_rows, pages, heads / pages.kv_heads, least,
-        args.scale, token_heads_of<Q>(args.out));
+    launch_kernel(context, attend<decltype(element), Q>, dim3(args.rows.num_tokens, heads), kThreads, 0,
+                  token_heads_of<const Q>(args.q), args.rows.offsets, args.rows.num_rows, pages, heads / pages.kv_heads,
+                  least, args.scale, token_heads_of<Q>(args.out));
     return cuda_launch_status("attention_paged");
   });
 }

@@ -199,6 +199,7 @@ template <class Q, int kHeadDim>
 __global__ void __launch_bounds__(kTileThreads)
     attend_splits(TokenHeads<const Q> q, const std::int32_t* offsets, Pages pages, int group, float factor,
                   bool all_tokens, Partials partials) {
+  await_inputs();
   extern __shared__ __align__(16) unsigned char shared[];
   auto& memory = *reinterpret_cast<SplitMemory<kHeadDim>*>(shared);
   const int row = blockIdx.z, blocks = (group + kHeadsAtOnce - 1) / kHeadsAtOnce;
@@ -230,6 +231,7 @@ __device__ inline void store_four(bf16* to, float4 v) {
 template <class Out, int kHeadDim>
 __global__ void __launch_bounds__(kTileThreads)
     combine_splits(const std::int32_t* offsets, Pages pages, bool all_tokens, Partials partials, TokenHeads<Out> out) {
+  await_inputs();
   constexpr int kLanes = kHeadDim / 4;            // threads of one split
   constexpr int kAtOnce = kTileThreads / kLanes;  // splits
   constexpr int kAhead = 8;                       // loads in flight
@@ -301,12 +303,11 @@ Status launch(OpContext& context, const PagedAttentionArgs& args, bool all_token
   const int wanted = std::max(4, (kWantedBlocks + rows * head_blocks - 1) / (rows * head_blocks));
   constexpr std::size_t kBytes = sizeof(SplitMemory<kHeadDim>);
   allow_shared(attend_splits<Q, kHeadDim>, kBytes);
-  attend_splits<Q, kHeadDim>
-      <<<dim3(std::min(partials.max_splits, wanted), head_blocks, rows), kTileThreads, kBytes, stream_of(context)>>>(
-          token_heads_of<const Q>(args.q), args.rows.offsets, pages, group, args.scale * 1.44269504088896341f,
-          all_tokens, partials);
-  combine_splits<Q, kHeadDim><<<dim3(rows, heads), kTileThreads, 0, stream_of(context)>>>(
-      args.rows.offsets, pages, all_tokens, partials, token_heads_of<Q>(args.out));
+  launch_kernel(context, attend_splits<Q, kHeadDim>, dim3(std::min(partials.max_splits, wanted), head_blocks, rows),
+                kTileThreads, kBytes, token_heads_of<const Q>(args.q), args.rows.offsets, pages, group,
+                args.scale * 1.44269504088896341f, all_tokens, partials);
+  launch_kernel(context, combine_splits<Q, kHeadDim>, dim3(rows, heads), kTileThreads, 0, args.rows.offsets, pages,
+                all_tokens, partials, token_heads_of<Q>(args.out));
   context.arena.rewind(mark);
   return cuda_launch_status("attention_paged of single tokens");
 }

@@ -152,6 +152,7 @@ template <int kHeadDim>
 __global__ void __launch_bounds__(kTileThreads, 2)
     attend_tiles(TokenHeads<const bf16> q, const std::int32_t* offsets, int num_rows, Pages pages, int group, int least,
                  float factor, TokenHeads<bf16> out) {
+  await_inputs();
   extern __shared__ __align__(16) unsigned char shared[];
   auto& memory = *reinterpret_cast<TileMemory<kHeadDim>*>(shared);
   const QueryTile tile = find_tile(offsets, num_rows, group, least, blockIdx.x);
@@ -242,9 +243,9 @@ Status launch(OpContext& context, const PagedAttentionArgs& args, int least) {
   const int tiles = args.rows.num_tokens * group / kTilePairs + args.rows.num_rows;
   constexpr std::size_t kBytes = sizeof(TileMemory<kHeadDim>);
   allow_shared(attend_tiles<kHeadDim>, kBytes);
-  attend_tiles<kHeadDim><<<dim3(tiles, pages.kv_heads), kTileThreads, kBytes, stream_of(context)>>>(
-      token_heads_of<const bf16>(args.q), args.rows.offsets, args.rows.num_rows, pages, group, least,
-      args.scale * 1.44269504088896341f, token_heads_of<bf16>(args.out));
+  launch_kernel(context, attend_tiles<kHeadDim>, dim3(tiles, pages.kv_heads), kTileThreads, kBytes,
+                token_heads_of<const bf16>(args.q), args.rows.offsets, args.rows.num_rows, pages, group, least,
+                args.scale * 1.44269504088896341f, token_heads_of<bf16>(args.out));
   return cuda_launch_status("attention_paged of many tokens");
 }
 

@@ -33,6 +33,7 @@ __device__ inline float4 multiply_add(float4 a, float4 b, float4 c) {
 // one, whose inputs it takes from x.
 template <class T, int kTaps>
 __global__ void __launch_bounds__(kThreads) convolve(Convolution<T> c) {
+  await_inputs();
   constexpr int kPast = kTaps - 1;
   const Piece piece = piece_of(c.offsets, c.num_rows, c.piece_tokens, 1, blockIdx.y);
   const int channel = (blockIdx.x * kThreads + threadIdx.x) * kChannels;
@@ -118,9 +119,9 @@ Status causal_conv1d_cuda(OpContext& context, const CausalConv1dArgs& args) {
     const int a_block = kThreads * kChannels, pieces = most_pieces(num_rows, num_tokens, c.piece_tokens);
     const dim3 grid(static_cast<unsigned>((c.channels + a_block - 1) / a_block), static_cast<unsigned>(pieces));
     if (c.taps <= 4) {
-      convolve<T, 4><<<grid, kThreads, 0, stream_of(context)>>>(c);
+      launch_kernel(context, convolve<T, 4>, grid, kThreads, 0, c);
     } else {
-      convolve<T, kMaxConvTaps><<<grid, kThreads, 0, stream_of(context)>>>(c);
+      launch_kernel(context, convolve<T, kMaxConvTaps>, grid, kThreads, 0, c);
     }
     return cuda_launch_status("causal_conv1d");
   });

@@ -189,6 +189,7 @@ __device__ void write_plan(const ChunkPlan& plan, const Piece& piece, int head, 
 // One chunk of one head a block.
 template <class State>
 __global__ void __launch_bounds__(kChunkThreads) prepare(DeltaCall<Bf16, State> c, ChunkPlan plan) {
+  await_inputs();
   extern __shared__ __align__(128) unsigned char memory[];
   PrepareShared& s = *reinterpret_cast<PrepareShared*>(memory);
   const Piece piece = piece_of(c.offsets, c.num_rows, kChunk, kLeastChunkTokens, blockIdx.x);
@@ -212,7 +213,7 @@ void launch_prepare(OpContext& context, const DeltaCall<Bf16, State>& call, cons
              "cudaFuncSetAttribute");
   const int pieces = std::min(call.num_rows, num_tokens / kLeastChunkTokens) + num_tokens / kChunk;
   const dim3 grid(static_cast<unsigned>(pieces), static_cast<unsigned>(call.heads));
-  prepare<State><<<grid, kChunkThreads, sizeof(PrepareShared), stream_of(context)>>>(call, plan);
+  launch_kernel(context, prepare<State>, grid, kChunkThreads, sizeof(PrepareShared), call, plan);
 }
 template void launch_prepare(OpContext&, const DeltaCall<Bf16, float>&, const ChunkPlan&, int);
 template void launch_prepare(OpContext&, const DeltaCall<Bf16, Bf16>&, const ChunkPlan&, int);

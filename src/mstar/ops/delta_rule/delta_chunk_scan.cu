@@ -235,6 +235,7 @@ __device__ void write_outputs(const DeltaCall<Bf16, State>& c, const Place& plac
 // One slice of one head of one row a block, chunk after chunk; the next chunk is on its way meanwhile.
 template <class State>
 __global__ void __launch_bounds__(kChunkThreads, 1) scan(DeltaCall<Bf16, State> c, ChunkPlan plan) {
+  await_inputs();
   extern __shared__ __align__(128) unsigned char memory[];
   ScanShared& s = *reinterpret_cast<ScanShared*>(memory);
   const int slices = c.value_dim / kSlice, warp = threadIdx.x / kWarp;
@@ -293,7 +294,7 @@ void launch_scan(OpContext& context, const DeltaCall<Bf16, State>& call, const C
   check_cuda(cudaFuncSetAttribute(scan<State>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ScanShared)),
              "cudaFuncSetAttribute");
   const int blocks = call.num_rows * call.heads * (call.value_dim / kSlice);
-  scan<State><<<blocks, kChunkThreads, sizeof(ScanShared), stream_of(context)>>>(call, plan);
+  launch_kernel(context, scan<State>, blocks, kChunkThreads, sizeof(ScanShared), call, plan);
 }
 template void launch_scan(OpContext&, const DeltaCall<Bf16, float>&, const ChunkPlan&);
 template void launch_scan(OpContext&, const DeltaCall<Bf16, Bf16>&, const ChunkPlan&);

@@ -11,6 +11,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     gates(HeadRows<const T> a, HeadRows<const T> b, const float* rate, const float* dt_bias, float* decay, float* beta,
           int heads, unsigned count) {
+  await_inputs();
   const unsigned index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= count) return;
   const int token = static_cast<int>(index / heads), head = static_cast<int>(index % heads);
@@ -29,10 +30,10 @@ Status delta_gates_cuda(OpContext& context, const DeltaGatesArgs& args) {
   if (count > (std::int64_t{1} << 31)) return internal_error("delta_gates: too many elements for one call");
   return with_float_type(args.a.dtype, [&](auto element) {
     using T = decltype(element);
-    gates<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0, stream_of(context)>>>(
-        head_rows_of<const T>(args.a), head_rows_of<const T>(args.b), args.rate.data<float>(),
-        args.dt_bias.data<float>(), args.decay.data<float>(), args.beta.data<float>(), static_cast<int>(args.a.dim(1)),
-        static_cast<unsigned>(count));
+    launch_kernel(context, gates<T>, static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
+                  head_rows_of<const T>(args.a), head_rows_of<const T>(args.b), args.rate.data<float>(),
+                  args.dt_bias.data<float>(), args.decay.data<float>(), args.beta.data<float>(),
+                  static_cast<int>(args.a.dim(1)), static_cast<unsigned>(count));
     return cuda_launch_status("delta_gates");
   });
 }

@@ -145,6 +145,7 @@ __device__ inline float4 correct(const Token<Lanes<State>::kGroups>& t, float sc
 template <class T, class State, bool kWholeKeys, bool kAhead>
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     follow(DeltaCall<T, State> c, int slices, int num_tasks, int too_many) {
+  await_inputs();
   using L = Lanes<State>;
   const int task = blockIdx.x * (blockDim.x / kWarp) + threadIdx.x / kWarp;
   if (task >= num_tasks) return;
@@ -201,9 +202,9 @@ void launch_follow(OpContext& context, const DeltaCall<T, State>& c, bool one_to
   const int warps = tasks < 1024 ? 1 : kMostWarps;
   const int blocks = (tasks + warps - 1) / warps;
   if (one_token_a_row) {
-    follow<T, State, kWholeKeys, false><<<blocks, warps * kWarp, 0, stream_of(context)>>>(c, slices, tasks, too_many);
+    launch_kernel(context, follow<T, State, kWholeKeys, false>, blocks, warps * kWarp, 0, c, slices, tasks, too_many);
   } else {
-    follow<T, State, kWholeKeys, true><<<blocks, warps * kWarp, 0, stream_of(context)>>>(c, slices, tasks, too_many);
+    launch_kernel(context, follow<T, State, kWholeKeys, true>, blocks, warps * kWarp, 0, c, slices, tasks, too_many);
   }
 }
 

@@ -12,6 +12,7 @@ constexpr int kThreads = 256;
 template <class T, class Function>
 __global__ void __launch_bounds__(kThreads) map_rows(HeadRows<const T> a, HeadRows<const T> b, HeadRows<T> out, int n,
                                                      unsigned units_a_row, unsigned units, bool aligned, Function f) {
+  await_inputs();
   const unsigned unit = blockIdx.x * kThreads + threadIdx.x;
   if (unit >= units) return;
   const int row = static_cast<int>(unit / units_a_row), at = static_cast<int>(unit % units_a_row) * kUnit;
@@ -59,9 +60,9 @@ Status map(OpContext& context, const TensorView& a, const TensorView& b, const T
     using T = decltype(element);
     HeadRows<const T> second = head_rows_of<const T>(b);
     if (b.shape.rank() == 2 && b.dim(0) == 1) second.token_stride = 0;
-    map_rows<<<static_cast<unsigned>((units + kThreads - 1) / kThreads), kThreads, 0, stream_of(context)>>>(
-        head_rows_of<const T>(a), second, head_rows_of<T>(out), static_cast<int>(n), static_cast<unsigned>(units_a_row),
-        static_cast<unsigned>(units), aligned, f);
+    launch_kernel(context, map_rows<T, Function>, static_cast<unsigned>((units + kThreads - 1) / kThreads), kThreads, 0,
+                  head_rows_of<const T>(a), second, head_rows_of<T>(out), static_cast<int>(n),
+                  static_cast<unsigned>(units_a_row), static_cast<unsigned>(units), aligned, f);
     return cuda_launch_status(op);
   });
 }
@@ -70,6 +71,7 @@ constexpr int kWarps = kThreads / kWarp;
 
 // A thread reads and writes only its own elements, so that out may be x.
 __global__ void __launch_bounds__(kThreads) softmax_rows(Rows x, Rows out, int n) {
+  await_inputs();
   __shared__ float maxima[kWarps];
   __shared__ double sums[kWarps];
   const float* from = x.row(blockIdx.x);
@@ -103,8 +105,8 @@ Status sigmoid_mul_cuda(OpContext& context, const SigmoidMulArgs& args) {
 
 Status softmax_cuda(OpContext& context, const SoftmaxArgs& args) {
   if (args.out.empty()) return {};
-  softmax_rows<<<static_cast<unsigned>(args.out.dim(0)), kThreads, 0, stream_of(context)>>>(
-      rows_of(args.x), rows_of(args.out), static_cast<int>(args.out.dim(1)));
+  launch_kernel(context, softmax_rows, static_cast<unsigned>(args.out.dim(0)), kThreads, 0, rows_of(args.x),
+                rows_of(args.out), static_cast<int>(args.out.dim(1)));
   return cuda_launch_status("softmax");
 }
 

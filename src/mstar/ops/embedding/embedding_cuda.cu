@@ -25,6 +25,7 @@ template <class Element, class Position>
 __global__ void __launch_bounds__(128)
     embed(const std::int32_t* ids, Table<Element> table, const std::int32_t* positions, Table<Position> position_table,
           Rows out, int width, bool aligned) {
+  await_inputs();
   const int token = blockIdx.x;
   const Element* from = table.row(ids[token]);
   const Position* added = positions ? position_table.row(positions[token]) : nullptr;
@@ -63,9 +64,8 @@ Status embedding_cuda(OpContext& context, const EmbeddingArgs& args) {
         position_table = {args.position_table.data<Position>(), args.position_table.stride(0),
                           static_cast<int>(args.position_table.dim(0))};
       const bool aligned = table.on_16_bytes() && position_table.on_16_bytes() && rows_on_16_bytes(args.out);
-      embed<<<num_tokens, 128, 0, stream_of(context)>>>(args.ids.data<std::int32_t>(), table,
-                                                        args.positions.data<std::int32_t>(), position_table,
-                                                        rows_of(args.out), width, aligned);
+      launch_kernel(context, embed<Element, Position>, num_tokens, 128, 0, args.ids.data<std::int32_t>(), table,
+                    args.positions.data<std::int32_t>(), position_table, rows_of(args.out), width, aligned);
       return cuda_launch_status("embedding");
     });
   });

@@ -22,6 +22,7 @@ Tokens<T> tokens_of(const TensorView& view) {
 template <class T, class Element>
 __global__ void __launch_bounds__(128)
     append(Tokens<T> keys, Tokens<T> values, const std::int32_t* offsets, int num_rows, Pages pages, bool aligned) {
+  await_inputs();
   const int token = blockIdx.x;
   const int row = row_of(offsets, num_rows, token);
   const int position = pages.lengths[row] - (offsets[row + 1] - token);
@@ -47,9 +48,8 @@ Status kv_append_cuda(OpContext& context, const KvAppendArgs& args) {
   return with_float_type(args.keys.dtype, [&](auto given) {
     return with_float_type(args.kv.keys.dtype, [&](auto element) {
       using T = decltype(given);
-      append<T, decltype(element)><<<args.rows.num_tokens, 128, 0, stream_of(context)>>>(
-          tokens_of<T>(args.keys), tokens_of<T>(args.values), args.rows.offsets, args.rows.num_rows, pages_of(args.kv),
-          aligned);
+      launch_kernel(context, append<T, decltype(element)>, args.rows.num_tokens, 128, 0, tokens_of<T>(args.keys),
+                    tokens_of<T>(args.values), args.rows.offsets, args.rows.num_rows, pages_of(args.kv), aligned);
       return cuda_launch_status("kv_append");
     });
   });

@@ -7,6 +7,7 @@ namespace {
 using namespace cuda;
 
 __global__ void __launch_bounds__(256) take_last(Rows x, const std::int32_t* offsets, Rows out, int width) {
+  await_inputs();
   const int row = blockIdx.x;
   const std::int32_t end = offsets[row + 1];
   const bool empty = end == offsets[row];
@@ -18,8 +19,8 @@ __global__ void __launch_bounds__(256) take_last(Rows x, const std::int32_t* off
 
 Status last_rows_cuda(OpContext& context, const LastRowsArgs& args) {
   if (args.rows.num_rows == 0) return {};
-  take_last<<<args.rows.num_rows, 256, 0, stream_of(context)>>>(rows_of(args.x), args.rows.offsets, rows_of(args.out),
-                                                                static_cast<int>(args.x.dim(1)));
+  launch_kernel(context, take_last, args.rows.num_rows, 256, 0, rows_of(args.x), args.rows.offsets, rows_of(args.out),
+                static_cast<int>(args.x.dim(1)));
   return cuda_launch_status("last_rows");
 }
 

@@ -10,6 +10,7 @@ constexpr int kWarps = 4;
 // One block a row; the sums in doubles, as on the CPU.
 __global__ void __launch_bounds__(kWarps* kWarp)
     normalise(Rows x, const float* weight, const float* bias, float epsilon, Rows out, int d) {
+  await_inputs();
   __shared__ double scratch[kWarps];
   const float* from = x.row(blockIdx.x);
   double sum = 0, squares = 0;
@@ -29,9 +30,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 Status layer_norm_cuda(OpContext& context, const LayerNormArgs& args) {
   const int m = static_cast<int>(args.x.dim(0));
   if (m == 0) return {};
-  normalise<<<m, kWarps * kWarp, 0, stream_of(context)>>>(rows_of(args.x), args.weight.data<float>(),
-                                                          args.bias.data<float>(), args.epsilon, rows_of(args.out),
-                                                          static_cast<int>(args.x.dim(1)));
+  launch_kernel(context, normalise, m, kWarps * kWarp, 0, rows_of(args.x), args.weight.data<float>(),
+                args.bias.data<float>(), args.epsilon, rows_of(args.out), static_cast<int>(args.x.dim(1)));
   return cuda_launch_status("layer_norm");
 }
 

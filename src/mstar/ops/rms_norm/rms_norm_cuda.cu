@@ -24,6 +24,7 @@ struct Norm {
 // kWarps warps a row. Each thread keeps its part of the row in registers: it is read once, and out may be x.
 template <int kWarps, class X, class Out>
 __global__ void __launch_bounds__((kWarps > 1 ? kWarps : kRowsABlock) * kWarp) normalise(Norm<X, Out> n) {
+  await_inputs();
   constexpr bool kOneWarp = kWarps == 1;
   const int row = kOneWarp ? blockIdx.x * kRowsABlock + threadIdx.x / kWarp : blockIdx.x;
   const int thread = kOneWarp ? threadIdx.x % kWarp : threadIdx.x;
@@ -66,8 +67,8 @@ __global__ void __launch_bounds__((kWarps > 1 ? kWarps : kRowsABlock) * kWarp) n
 template <int kWarps, class X, class Out>
 void launch(OpContext& context, const Norm<X, Out>& n) {
   const int rows_a_block = kWarps == 1 ? kRowsABlock : 1;
-  normalise<kWarps>
-      <<<(n.rows + rows_a_block - 1) / rows_a_block, rows_a_block * kWarps * kWarp, 0, stream_of(context)>>>(n);
+  launch_kernel(context, normalise<kWarps>, (n.rows + rows_a_block - 1) / rows_a_block, rows_a_block * kWarps * kWarp,
+                0, n);
 }
 
 }  // namespace

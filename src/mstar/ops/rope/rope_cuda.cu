@@ -18,6 +18,7 @@ struct Turns {
 // One pair a thread; neighbours in a warp take neighbouring pairs of one head.
 template <class T>
 __global__ void __launch_bounds__(kThreads) rotate(HeadRows<T> x, Turns turns, unsigned count) {
+  await_inputs();
   const unsigned index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= count) return;
   const int row = static_cast<int>(index / turns.pairs), pair = static_cast<int>(index % turns.pairs);
@@ -46,8 +47,8 @@ Status rope_cuda(OpContext& context, const RopeArgs& args) {
                     args.interleaved ? 1 : static_cast<int>(pairs),
                     args.magnitude};
   return with_float_type(args.x.dtype, [&](auto element) {
-    rotate<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0, stream_of(context)>>>(
-        head_rows_of<decltype(element)>(args.x), turns, static_cast<unsigned>(count));
+    launch_kernel(context, rotate<decltype(element)>, static_cast<unsigned>((count + kThreads - 1) / kThreads),
+                  kThreads, 0, head_rows_of<decltype(element)>(args.x), turns, static_cast<unsigned>(count));
     return cuda_launch_status("rope");
   });
 }

@@ -16,6 +16,7 @@ __device__ std::uint64_t largest_of_cluster(Cluster& cluster, std::uint64_t valu
 
 __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kClusterThreads)
     report(float* logits, int vocabulary, bool aligned, int token, const std::int32_t* drawn, int num_top, float* out) {
+  await_inputs();
   extern __shared__ __align__(16) unsigned char shared[];
   Cluster cluster(*reinterpret_cast<ClusterMemory*>(shared));
   const RowPart part(reinterpret_cast<float*>(shared + sizeof(ClusterMemory)), logits, vocabulary, aligned, 0,
@@ -67,10 +68,10 @@ Status log_probabilities_cuda(OpContext& context, const LogProbArgs& args) {
   const auto vocabulary = args.logits.dim(0);
   const std::size_t bytes = shared_bytes(vocabulary);
   cudaFuncSetAttribute(report, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  report<<<kClusterBlocks, kClusterThreads, bytes, stream_of(context)>>>(
-      args.logits.data<float>(), static_cast<int>(vocabulary),
-      reinterpret_cast<std::uintptr_t>(args.logits.pointer) % 16 == 0, args.token, args.drawn,
-      static_cast<int>(std::min<std::int64_t>(args.out.dim(0) - 1, vocabulary)), args.out.data<float>());
+  launch_kernel(context, report, kClusterBlocks, kClusterThreads, bytes, args.logits.data<float>(),
+                static_cast<int>(vocabulary), reinterpret_cast<std::uintptr_t>(args.logits.pointer) % 16 == 0,
+                args.token, args.drawn, static_cast<int>(std::min<std::int64_t>(args.out.dim(0) - 1, vocabulary)),
+                args.out.data<float>());
   return cuda_launch_status("log_probabilities");
 }
 

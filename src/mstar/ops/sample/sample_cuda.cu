@@ -76,6 +76,7 @@ __device__ inline Scan scan_ids(const float (&values)[kLoads][4], int first, int
 __global__ void __launch_bounds__(kThreads)
     scan_parts(Rows logits, int vocabulary, bool aligned, const SampleRowWords* rows, const std::int32_t* lists,
                Scan* scans) {
+  await_inputs();
   __shared__ ScanScratch scratch;
   float* const row = logits.row(blockIdx.y);
   const int begin = blockIdx.x * kScanPart, end = min(vocabulary, begin + kScanPart);
@@ -112,6 +113,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kWarp)
     take_largest(const Scan* scans, int num_parts, int vocabulary, const SampleRowWords* rows, std::int32_t* tokens,
                  float* log_probs) {
+  await_inputs();
   const int row = blockIdx.x;
   const Scan all =
       scan_of_row(scans + 2 * static_cast<std::int64_t>(row) * num_parts, num_parts, rows ? rows[row].tail_begin : -1)
@@ -144,13 +146,13 @@ Status sample_cuda(OpContext& context, const SampleArgs& args) {
   const SampleParametersView& parameters = args.parameters;
   const bool aligned =
       reinterpret_cast<std::uintptr_t>(args.logits.pointer) % 16 == 0 && args.logits.stride(0) % 4 == 0;
-  scan_parts<<<dim3(parts, num_rows), kThreads, 0, stream_of(context)>>>(rows_of(args.logits), vocabulary, aligned,
-                                                                         parameters.rows, parameters.lists, scans);
+  launch_kernel(context, scan_parts, dim3(parts, num_rows), kThreads, 0, rows_of(args.logits), vocabulary, aligned,
+                parameters.rows, parameters.lists, scans);
   if (parameters.rows && !parameters.only_largest) {
     MSTAR_TRY(sample_draw_cuda(context, args, scans));
   } else {
-    take_largest<<<num_rows, kWarp, 0, stream_of(context)>>>(
-        scans, parts, vocabulary, parameters.rows, args.tokens.data<std::int32_t>(), args.log_probs.data<float>());
+    launch_kernel(context, take_largest, num_rows, kWarp, 0, scans, parts, vocabulary, parameters.rows,
+                  args.tokens.data<std::int32_t>(), args.log_probs.data<float>());
   }
   context.arena.rewind(mark);
   return cuda_launch_status("sample");

@@ -398,6 +398,7 @@ __device__ int draw_kept(Draw& d) {
 __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads)
     draw_rows(Rows logits, int vocabulary, bool aligned, const SampleRowWords* rows, const Scan* scans, int num_parts,
               std::int32_t* tokens, float* log_probs) {
+  await_inputs();
   extern __shared__ __align__(16) unsigned char shared[];
   auto& memory = *reinterpret_cast<DrawMemory*>(shared);
   const int r = blockIdx.y;
@@ -445,9 +446,9 @@ Status cuda::sample_draw_cuda(OpContext& context, const SampleArgs& args, const 
   const bool aligned =
       reinterpret_cast<std::uintptr_t>(args.logits.pointer) % 16 == 0 && args.logits.stride(0) % 4 == 0;
   cudaFuncSetAttribute(draw_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  draw_rows<<<dim3(kClusterBlocks, num_rows), kThreads, bytes, stream_of(context)>>>(
-      rows_of(args.logits), vocabulary, aligned, args.parameters.rows, scans, num_scan_parts(vocabulary),
-      args.tokens.data<std::int32_t>(), args.log_probs.data<float>());
+  launch_kernel(context, draw_rows, dim3(kClusterBlocks, num_rows), kThreads, bytes, rows_of(args.logits), vocabulary,
+                aligned, args.parameters.rows, scans, num_scan_parts(vocabulary), args.tokens.data<std::int32_t>(),
+                args.log_probs.data<float>());
   return cuda_launch_status("sample");
 }
 
