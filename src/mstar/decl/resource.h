@@ -101,7 +101,8 @@ struct Sampler {  // per-request sampling parameters in rows
   int vocab = 0;
   bool penalties = false;
   bool min_p = false;
-  std::vector<std::string> aux = {};  // further samplers on the same rows (seed ^ crc32(label))
+  std::vector<std::string> aux = {};        // further samplers on the same rows (seed ^ crc32(label))
+  std::vector<std::int32_t> stop_ids = {};  // of the model: no chance before a request's min_tokens
 };
 struct Latents {  // per-request tensors that a loop updates in place
   std::string name;

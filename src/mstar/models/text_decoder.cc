@@ -57,7 +57,8 @@ void add_text_decoder(Decl& d, std::shared_ptr<const TextDecoderConfig> config, 
   Walks w;
   r.config = config;
   r.kv = parts.kv;
-  r.sampler = d.resource(Sampler{.name = "decoder.sampler", .vocab = c.vocab, .penalties = true, .min_p = true});
+  r.sampler = d.resource(Sampler{
+      .name = "decoder.sampler", .vocab = c.vocab, .penalties = true, .min_p = true, .stop_ids = c.text.stop_ids});
   r.prompt = d.port({.name = "prompt", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {FromRequest{}}});
   r.token = d.port({.name = "token",
                     .dtype = DType::i32,

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
+#include <numeric>
 
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/resource/cross_kv.h"
@@ -277,6 +279,68 @@ TEST_F(ResourceTest, SamplerOffsetsNumberTheDraws) {
   plan(*pool, {quiet, draw}, 0);
   EXPECT_EQ(pool->rows(0)[1].offset, 1u) << "the draw that was rolled back is drawn again";
   EXPECT_EQ(pool->rows(0)[0].offset, 0u);
+}
+
+// What a captured step reads: the rows that sample, one after the other, at one address, with their lists.
+TEST_F(ResourceTest, SamplerParametersAreWhatThePlanSays) {
+  auto made = SamplerPool::create({.name = "s", .stop_ids = {7, 8}}, kLimits, *device_, true);
+  ASSERT_TRUE(made);
+  SamplerPool& pool = **made;
+  decl::RequestParams params;
+  params.sampling = {.temperature = 0.5,
+                     .top_k = 3,
+                     .min_p = 0.25,
+                     .seed = 1ull << 40,
+                     .stop_ids = {9},
+                     .logit_bias = {{5, 1.5f}},
+                     .min_tokens = 1};
+  ASSERT_TRUE(pool.add_request(RequestId(1), params));
+  params.sampling = {.repetition_penalty = 2, .frequency_penalty = 0.5};
+  ASSERT_TRUE(pool.add_request(RequestId(2), params));
+  EXPECT_FALSE(pool.follows_draws(RequestId(1)));
+  EXPECT_TRUE(pool.follows_draws(RequestId(2)));
+  const std::int32_t prompt[] = {3, 4, 3};
+  pool.note_prompt(RequestId(2), prompt);
+  const StepRow first = row(1, {.samples = true}), second = row(2, {.samples = true}), quiet = row(1, {});
+  for (const StepRow& each : {quiet, first, second}) ASSERT_TRUE(pool.admit(each));
+  plan(pool, {quiet, first, {RequestId(), {.samples = true}}, second}, 0);
+  const SampleParametersView view = pool.parameters(0);
+  const auto ids = [&](WordList list) {
+    return std::vector<std::int32_t>(view.lists + list.begin, view.lists + list.begin + list.count);
+  };
+  EXPECT_FALSE(view.only_largest);
+  EXPECT_FALSE(pool.takes_largest(0));
+  EXPECT_EQ(view.rows[0].temperature, 0.5f);
+  EXPECT_EQ(view.rows[0].top_k, 3);
+  EXPECT_FLOAT_EQ(view.rows[0].log_min_p, -1.38629436f);
+  EXPECT_EQ(view.rows[0].seed, 1ull << 40);
+  EXPECT_EQ(view.rows[0].offset, 0u);
+  EXPECT_EQ(ids(view.rows[0].biases), (std::vector<std::int32_t>{5, std::bit_cast<std::int32_t>(1.5f)}));
+  EXPECT_EQ(ids(view.rows[0].suppress), (std::vector<std::int32_t>{7, 8, 9}));
+  EXPECT_EQ(view.rows[1].temperature, 0.0f) << "a pad";
+  EXPECT_EQ(view.rows[1].suppress.count + view.rows[1].seen.count + view.rows[1].biases.count, 0);
+  EXPECT_EQ(view.rows[2].repetition_penalty, 2.0f);
+  EXPECT_EQ(ids(view.rows[2].seen), (std::vector<std::int32_t>{3, 4}));
+
+  pool.note_drawn(RequestId(1), 6);
+  pool.note_drawn(RequestId(2), 4);
+  for (const StepRow& each : {second, first}) ASSERT_TRUE(pool.admit(each));
+  plan(pool, {second, first}, 0);
+  EXPECT_EQ(pool.parameters(0).rows, view.rows);
+  EXPECT_EQ(ids(view.rows[0].biases), (std::vector<std::int32_t>{4, std::bit_cast<std::int32_t>(-0.5f)}));
+  EXPECT_EQ(view.rows[1].offset, 1u);
+  EXPECT_EQ(view.rows[1].suppress.count, 0) << "min_tokens are there";
+  ASSERT_TRUE(pool.admit(second));
+  plan(pool, {second}, 1);
+  EXPECT_TRUE(pool.takes_largest(1));
+  EXPECT_NE(pool.parameters(1).rows, view.rows);
+
+  std::vector<std::int32_t> many(kMaxSampleListWords);
+  std::iota(many.begin(), many.end(), 0);
+  pool.note_prompt(RequestId(2), many);
+  const auto refused = pool.admit(second);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::invalid_request);
 }
 
 TEST_F(ResourceTest, StateIsZeroedWhenClaimedAndForked) {

@@ -29,10 +29,18 @@ struct TokenHistory {
   std::span<const TokenBias> biases = {};   // logit_bias and the penalties of the answer's ids
 };
 
+// Words of penalties, biases and masks that one row may take on a device.
+inline constexpr std::size_t kMaxSampleListWords = 16384;
+
 class SamplerPool final : public Resource {
  public:
+  // `for_device`: plans write what parameters() gives; else only rows() are kept.
   static Result<std::unique_ptr<SamplerPool>> create(const decl::Sampler& spec, const PoolLimits& limits,
-                                                     Device& device);
+                                                     Device& device, bool for_device);
+  static Result<std::unique_ptr<SamplerPool>> create(const decl::Sampler& spec, const PoolLimits& limits,
+                                                     Device& device) {
+    return create(spec, limits, device, device.id().backend != Backend::cpu);
+  }
 
   Status add_request(RequestId request, const decl::RequestParams& params) override;
   void remove_request(RequestId request) override { requests_.erase(request); }
@@ -44,9 +52,18 @@ class SamplerPool final : public Resource {
   Usage usage() const override;
   // On the host, in the step's row order; a row that pads keeps a default.
   const std::vector<SamplerRow>& rows(int slot) const { return rows_[slot]; }
+  // The rows of the slot's step that sample, in their order, with what the requests' tokens up to the plan ask for; at
+  // one address for a slot, so that a captured step reads what the latest plan wrote. Pads take the largest logit.
+  SampleParametersView parameters(int slot) const;
+  // Whether no row of the slot's step draws: its parameters may promise only_largest. Not under capture, for the steps
+  // that are replayed later have other rows.
+  bool takes_largest(int slot) const { return !draws_[slot]; }
+  // Whether the request's next draw depends on the tokens before it by a penalty: then it must not be planned before
+  // they were noted.
+  bool follows_draws(RequestId request) const;
 
-  // Ids of the request's prompt, or of its answer, for the penalties of its later rows. Cost: O(ids), and nothing for a
-  // request without penalties.
+  // Ids of the request's prompt, or of its answer, for the penalties of the rows that are planned later. Cost: O(ids),
+  // and nothing for a request without penalties.
   void note_prompt(RequestId request, std::span<const std::int32_t> ids);
   void note_drawn(RequestId request, std::int32_t id);
   // Valid until the request is noted again or removed.
@@ -58,6 +75,7 @@ class SamplerPool final : public Resource {
     double presence_penalty = 0;
     double frequency_penalty = 0;
     std::int64_t min_tokens = 0;
+    std::vector<std::int32_t> stop_ids;
     std::vector<std::int32_t> seen;
     std::unordered_map<std::int32_t, std::size_t> seen_at;
     std::vector<TokenBias> biases;
@@ -65,13 +83,17 @@ class SamplerPool final : public Resource {
     std::unordered_set<std::int32_t> counted;  // ids of the answer
     bool remembers_seen() const { return row.repetition_penalty != 1.0f; }
     void see(std::int32_t id);
+    std::size_t num_list_words(std::size_t num_stop_ids) const;
     // The bias of the id, made 0 if there is none.
     TokenBias& bias_of(std::int32_t id);
   };
   explicit SamplerPool(const decl::Sampler& spec) : spec_(spec) {}
+  SampleRow sample_row(const SamplerRow& planned, const Request* request) const;
   decl::Sampler spec_;
   std::unordered_map<RequestId, Request> requests_;
   std::vector<std::vector<SamplerRow>> rows_;
+  std::vector<PlanArrays> arrays_;  // of each slot: rows, lists; empty unless for a device
+  std::vector<char> draws_;         // of each slot
 };
 
 }  // namespace mstar::resource
