@@ -80,6 +80,7 @@ struct RowDemand {
   std::vector<SlotResult> results;
   std::uint64_t shape_key = 0;  // what else must agree in a captured step: latent height and width, say
   bool may_replay = true;       // false: the forward reads this row on the host, so its step runs eagerly
+  bool may_run_ahead = true;  // false: its plan depends on what the row before it gave, so it waits until that is read
 };
 
 // A kind of step that may be captured: what each of its rows asks for. Also the demand of the rows that it is recorded
@@ -137,6 +138,11 @@ class ComponentBody {
   // A forward of n > 1 slices is run slice by slice; between two of them the worker may run other components.
   virtual int num_slices() const { return 1; }
   virtual Status forward(Forward& step, int slice) = 0;
+  // What the resources are to know of the step's rows before they plan; the rows are admitted, there is no input yet.
+  virtual void before_plan(Forward&) {}
+  // A row's step ended well, and its outputs (by output port) have their host parts: what the resources are to know of
+  // them before a later row is planned.
+  virtual void after_row(Forward&, int, const std::vector<Values>&) {}
   // The request is gone: drop what the body keeps for it.
   virtual void forget(RequestId) {}
   // What OpContext::activations is in its forward.

@@ -195,7 +195,7 @@ void Engine::admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out) 
     }
     const resource::StepRow claim{row.request, demand->resources, row.ahead};
     const bool is_final_act = claim.demand.restart || claim.demand.context_tokens > 0 ||
-                              !row.run->forks_before.empty() || !row.run->forks_after.empty();
+                              !row.run->forks_before.empty() || !row.run->forks_after.empty() || !demand->may_run_ahead;
     if (row.ahead && is_final_act) {
       out.waiting.push_back(std::move(row));
       continue;
@@ -247,6 +247,7 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
   if (step->num_rows() == 0) return out;
   lease(*step);
   const std::int64_t before = device_.num_allocations();
+  body_->before_plan(*step);
   for (const decl::ResourceRef ref : spec_.uses)
     if (Status planned = resources_.at(ref)->plan(step->rows, step->ops().stream); !planned)
       step->failure = planned.error();
@@ -338,6 +339,9 @@ std::vector<RowResult> Engine::finish(StepPtr step) {
     if (result.error) result.outputs.clear();
   }
   bring_to_host(*step);
+  for (int r = 0; r < step->num_rows(); ++r)
+    if (const RowResult& result = step->results[static_cast<std::size_t>(r)]; !result.error && step->row_ends(r))
+      body_->after_row(*step, r, result.outputs);
   return std::move(step->results);
 }
 

@@ -58,7 +58,8 @@ void Engine::lease(Step& step) {
 
 Status Engine::reserve_buffers() {
   const auto max_items = [&](const SlotSpec& slot) {
-    return slot.max_items > 0 ? slot.max_items : options_.limits.max_rows;
+    if (slot.max_items > 0) return slot.max_items;
+    return slot.per_token ? options_.limits.max_tokens : options_.limits.max_rows;
   };
   std::vector<std::size_t> sizes;
   std::size_t upload_bytes = 0;

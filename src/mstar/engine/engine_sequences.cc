@@ -63,8 +63,8 @@ Result<bool> Engine::open(Candidate& candidate) {
   MSTAR_TRY_ASSIGN(candidate.demand, declare(row));
   const resource::RowDemand& demand = candidate.demand.resources;
   if (demand.tokens < 1) return internal_error("a row of '" + spec_.name + "' has no tokens");
-  const bool is_final_act =
-      demand.restart || demand.context_tokens > 0 || !row.run->forks_before.empty() || !row.run->forks_after.empty();
+  const bool is_final_act = demand.restart || demand.context_tokens > 0 || !row.run->forks_before.empty() ||
+                            !row.run->forks_after.empty() || !candidate.demand.may_run_ahead;
   if (row.ahead && is_final_act) return false;
   if (!progress.begun)
     MSTAR_TRY(labels_.fork(resources_, row.request, row.run->forks_before, device_.default_stream()));

@@ -56,7 +56,8 @@ class TextDecoder final : public engine::ComponentBody {
     const auto& sampling = row.params->sampling;
     if (sampling.num_logprobs >= 0)
       demand.results.push_back({.slot = 1, .output = 1, .items = 1 + sampling.num_logprobs});
-    if (on_cuda()) MSTAR_TRY(check_sampling(sampling));
+    demand.may_run_ahead =
+        sampling.repetition_penalty == 1 && sampling.frequency_penalty == 0 && sampling.presence_penalty == 0;
     return demand;
   }
 
@@ -80,6 +81,18 @@ class TextDecoder final : public engine::ComponentBody {
   }
   std::size_t weight_bytes() const override {
     return embedding_.bytes() + norm_.bytes() + head_.bytes() + stack_->bytes();
+  }
+
+  void before_plan(Forward& step) override {
+    auto& sampler = static_cast<resource::SamplerPool&>(step.resource(refs_.sampler));
+    for (int r = 0; r < step.num_rows(); ++r)
+      if (const Value* const prompt = step.row_ends(r) ? step.row(r).value(refs_.prompt) : nullptr)
+        sampler.note_prompt(step.row(r).request, prompt->host.as<std::int32_t>());
+  }
+  void after_row(Forward& step, int row, const std::vector<Values>& outputs) override {
+    if (outputs.empty() || outputs[0].empty()) return;
+    static_cast<resource::SamplerPool&>(step.resource(refs_.sampler))
+        .note_drawn(step.row(row).request, outputs[0][0].host.as<std::int32_t>()[0]);
   }
 
   Status forward(Forward& step, int) override {
@@ -127,29 +140,49 @@ class TextDecoder final : public engine::ComponentBody {
     MSTAR_TRY(norm_.run(ops, last, normed));
     const TensorView logits = ops.temporary(DType::f32, {num_rows, c.vocab});
     MSTAR_TRY(head().run(ops, normed, logits));
-    return on_cuda() ? draw_on_device(step, num_rows, logits) : draw(step, ending, logits);
+    return on_cuda() ? draw_on_device(step, ending, logits) : draw(step, ending, logits);
   }
 
-  // What the kernels of a CUDA device do not draw yet.
-  static Status check_sampling(const decl::SamplingParams& sampling) {
-    const auto refuse = [](const char* field) {
-      return std::move(invalid_request(std::string(field) + " is not supported on CUDA devices yet")).with_field(field);
-    };
-    if (sampling.temperature > 0) return refuse("temperature");
-    if (sampling.repetition_penalty != 1) return refuse("repetition_penalty");
-    if (sampling.frequency_penalty != 0) return refuse("frequency_penalty");
-    if (sampling.presence_penalty != 0) return refuse("presence_penalty");
-    if (!sampling.logit_bias.empty()) return refuse("logit_bias");
-    if (sampling.min_tokens > 0) return refuse("min_tokens");
-    if (sampling.num_logprobs >= 0) return refuse("logprobs");
+  Status draw_on_device(Forward& step, const std::vector<int>& ending, TensorView logits) {
+    OpContext& ops = step.ops();
+    const auto& sampler = static_cast<const resource::SamplerPool&>(step.resource(refs_.sampler));
+    const auto num_rows = static_cast<std::int64_t>(ending.size());
+    MSTAR_TRY(keep_raw(step, ending, logits));
+    const std::vector<SampleRow> rows(ending.size());
+    const TensorView scores = ops.temporary(DType::f32, {num_rows});
+    MSTAR_TRY(sample(ops, {.logits = logits,
+                           .rows = rows,
+                           .tokens = step.output(0),
+                           .log_probs = scores,
+                           .parameters = sampler.parameters(step.plan_slot())}));
+    return tell_log_probabilities(step, ending);
+  }
+
+  // Logits as the model gave them, where the client is told of them.
+  Status keep_raw(Forward& step, const std::vector<int>& ending, TensorView logits) {
+    OpContext& ops = step.ops();
+    raw_.assign(ending.size(), {});
+    for (std::size_t r = 0; r < ending.size(); ++r) {
+      if (step.demand(ending[r]).results.size() < 2) continue;
+      const TensorView own = logits.at(static_cast<std::int64_t>(r));
+      raw_[r] = ops.temporary(DType::f32, {own.dim(0)});
+      ops.device.copy_within(raw_[r].pointer, own.pointer, own.bytes(), ops.stream);
+    }
     return ok_status();
   }
 
-  Status draw_on_device(Forward& step, std::int64_t num_rows, TensorView logits) {
-    OpContext& ops = step.ops();
-    const std::vector<SampleRow> rows(static_cast<std::size_t>(num_rows));
-    const TensorView scores = ops.temporary(DType::f32, {num_rows});
-    return sample(ops, {.logits = logits, .rows = rows, .tokens = step.output(0), .log_probs = scores});
+  Status tell_log_probabilities(Forward& step, const std::vector<int>& ending) {
+    for (std::size_t r = 0; r < ending.size(); ++r) {
+      if (!raw_[r].pointer) continue;
+      const auto offsets = step.output_offsets(1);
+      const auto row = static_cast<std::size_t>(ending[r]);
+      const std::int32_t* const drawn = step.output(0).data<std::int32_t>() + r;
+      MSTAR_TRY(log_probabilities(step.ops(), {.logits = raw_[r],
+                                               .token = on_cuda() ? 0 : *drawn,
+                                               .out = step.output(1).slice(offsets[row], offsets[row + 1]),
+                                               .drawn = on_cuda() ? drawn : nullptr}));
+    }
+    return ok_status();
   }
 
   SampleRow sample_row(const resource::SamplerPool& sampler, const resource::SamplerRow& wanted,
@@ -175,35 +208,17 @@ class TextDecoder final : public engine::ComponentBody {
     OpContext& ops = step.ops();
     auto& sampler = static_cast<resource::SamplerPool&>(step.resource(refs_.sampler));
     const auto& wanted = sampler.rows(step.plan_slot());
-    const std::size_t num_rows = ending.size();
-    std::vector<SampleRow> rows(num_rows);
-    std::vector<TensorView> raw(num_rows);  // logits as the model gave them, where the client is told of them
-    for (std::size_t r = 0; r < num_rows; ++r) {
-      const RowInputs& row = step.row(ending[r]);
-      if (const Value* const prompt = row.value(refs_.prompt))
-        sampler.note_prompt(row.request, prompt->host.as<std::int32_t>());
-      rows[r] = sample_row(sampler, wanted[static_cast<std::size_t>(ending[r])], row);
-      if (row.params->sampling.num_logprobs < 0) continue;
-      const TensorView own = logits.at(static_cast<std::int64_t>(r));
-      raw[r] = ops.temporary(DType::f32, {own.dim(0)});
-      ops.device.copy_within(raw[r].pointer, own.pointer, own.bytes(), ops.stream);
-    }
-    const TensorView scores = ops.temporary(DType::f32, {static_cast<std::int64_t>(num_rows)});
-    const TensorView tokens = step.output(0);
-    MSTAR_TRY(sample(ops, {.logits = logits, .rows = rows, .tokens = tokens, .log_probs = scores}));
-    for (std::size_t r = 0; r < num_rows; ++r) {
-      const std::int32_t token = tokens.data<std::int32_t>()[r];
-      sampler.note_drawn(step.row(ending[r]).request, token);
-      if (!raw[r].pointer) continue;
-      const auto offsets = step.output_offsets(1);
-      const auto row = static_cast<std::size_t>(ending[r]);
-      MSTAR_TRY(log_probabilities(
-          ops, {.logits = raw[r], .token = token, .out = step.output(1).slice(offsets[row], offsets[row + 1])}));
-    }
-    return ok_status();
+    std::vector<SampleRow> rows(ending.size());
+    for (std::size_t r = 0; r < ending.size(); ++r)
+      rows[r] = sample_row(sampler, wanted[static_cast<std::size_t>(ending[r])], step.row(ending[r]));
+    MSTAR_TRY(keep_raw(step, ending, logits));
+    const TensorView scores = ops.temporary(DType::f32, {static_cast<std::int64_t>(ending.size())});
+    MSTAR_TRY(sample(ops, {.logits = logits, .rows = rows, .tokens = step.output(0), .log_probs = scores}));
+    return tell_log_probabilities(step, ending);
   }
 
   TextDecoderRefs refs_;
+  std::vector<TensorView> raw_;                                     // of the rows of one forward that end
   Value any_token_ = HostValue::i32(std::vector<std::int32_t>{0});  // what captured rows are recorded with
   int num_threads_ = 1;
   nn::Linear embedding_, head_;

@@ -67,8 +67,8 @@ __global__ void __launch_bounds__((kWarps > 1 ? kWarps : kRowsABlock) * kWarp) n
 template <int kWarps, class X, class Out>
 void launch(OpContext& context, const Norm<X, Out>& n) {
   const int rows_a_block = kWarps == 1 ? kRowsABlock : 1;
-  launch_kernel(context, normalise<kWarps>, (n.rows + rows_a_block - 1) / rows_a_block, rows_a_block * kWarps * kWarp,
-                0, n);
+  launch_kernel(context, normalise<kWarps, X, Out>, (n.rows + rows_a_block - 1) / rows_a_block,
+                rows_a_block * kWarps * kWarp, 0, n);
 }
 
 }  // namespace
