@@ -20,7 +20,12 @@ class TextEmitter final : public Emitter {
       : model_(std::move(model)),
         wants_logprobs_(params.sampling.num_logprobs >= 0),
         decoder_(*model_->text.tokenizer),
-        stops_(params.sampling.stop_strings) {}
+        stops_(params.sampling.stop_strings),
+        stop_ids_(params.sampling.stop_ids) {
+    if (!params.sampling.ignore_eos)
+      stop_ids_.insert(stop_ids_.end(), model_->text.stop_ids.begin(), model_->text.stop_ids.end());
+    std::sort(stop_ids_.begin(), stop_ids_.end());
+  }
 
   Result<Emitted> push(PortRef port, std::span<const HostValue> values) override {
     Emitted out;
@@ -56,7 +61,8 @@ class TextEmitter final : public Emitter {
       waiting_.push_back(describe(logprobs_.front()));
       logprobs_.pop_front();
     }
-    give(stops_.push(decoder_.push(id)), chunks);
+    const bool is_stop = std::binary_search(stop_ids_.begin(), stop_ids_.end(), id);
+    give(is_stop ? std::string() : stops_.push(decoder_.push(id)), chunks);
   }
 
   void give(std::string text, std::vector<Chunk>& chunks) {
@@ -88,6 +94,7 @@ class TextEmitter final : public Emitter {
   bool wants_logprobs_;
   IncrementalDecoder decoder_;
   StopStrings stops_;
+  std::vector<std::int32_t> stop_ids_;
   std::deque<std::int32_t> tokens_;  // whose log-probabilities have not come
   std::deque<HostValue> logprobs_;
   json waiting_ = json::array();  // of tokens whose text is held back

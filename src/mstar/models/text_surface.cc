@@ -197,8 +197,7 @@ Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
                             : request.route == Route::completions    ? "prompt"
                                                                      : "text";
   Intake out;
-  if (!request.media.empty())
-    return std::move(invalid_request("this model reads text only; leave out media")).with_field(field);
+  if (!request.media.empty()) return bad_field(field, "holds media; this model reads text only");
   Params fields = request.fields;
   for (const auto& [name, value] : model.text.sampling_defaults.values())
     if (!fields.has(name)) fields.set(name, value);

@@ -307,6 +307,24 @@ TEST(TextEmitter, HoldsBackWhatMayBecomeAStopString) {
   EXPECT_EQ(emitter->num_tokens(), 6);
 }
 
+TEST(TextEmitter, StopTokensAddNoText) {
+  for (const bool ignore_eos : {false, true}) {
+    auto model = std::make_shared<TextModel>(*text_model());
+    model->text.stop_ids = {id("c")};
+    decl::RequestParams params;
+    params.sampling.stop_ids = {id("z"), id("b")};
+    params.sampling.ignore_eos = ignore_eos;
+    const auto emitter = make_text_emitter(model, params);
+    std::string text;
+    for (const char* each : {"a", "c", "b"}) {
+      const HostValue values[1] = {token(each)};
+      text += text_of(emitter->push(model->token, values)->chunks);
+    }
+    EXPECT_EQ(text, ignore_eos ? "ac" : "a");
+    EXPECT_EQ(emitter->num_tokens(), 3);
+  }
+}
+
 TEST(TextEmitter, CutsNoCharacterAndShowsNoSpecialToken) {
   const auto emitter = make_text_emitter(text_model(), {});
   std::vector<std::string> pieces;
