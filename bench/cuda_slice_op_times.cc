@@ -7,6 +7,7 @@
 #include "mstar/ops/delta_rule/delta_rule.h"
 #include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/kv_append/kv_append.h"
+#include "mstar/ops/qkv_prepare/qkv_prepare.h"
 #include "mstar/ops/rms_norm/rms_norm.h"
 #include "mstar/ops/rope/rope.h"
 
@@ -166,6 +167,18 @@ class OpTimes {
     kv.max_pages = pages_a_row;
     kv.page_tokens = 64;
     line("kv_append", m, s, t * kv_width * 8, [&](OpContext& ops, int) { return kv_append(ops, {k, v, rows, kv}); });
+    line("qkv_prepare", m, s, t * (q_width * 4 + kv_width * 8), [&](OpContext& ops, int) {
+      return qkv_prepare(ops, {.q = heads(in, 0, m.heads, 256, 512),
+                               .k = k,
+                               .v = v,
+                               .q_weight = weight,
+                               .k_weight = weight,
+                               .positions = positions,
+                               .inverse_frequencies = frequencies,
+                               .rows = rows,
+                               .kv = kv,
+                               .q_out = q});
+    });
     line("sigmoid_mul", m, s, t * q_width * 6, [&](OpContext& ops, int) {
       return sigmoid_mul(ops, {heads(in, 256, m.heads, 256, 512), q, q});
     });
@@ -216,9 +229,9 @@ class OpTimes {
                                      .out = mixed});
            });
     }
-    line("norm of heads", m, s, t * static_cast<double>(values) * 4, [&](OpContext& ops, int) {
-      return rms_norm(ops, {mixed.reshaped({tokens * m.value_heads, 128}), weight.at(0).slice(0, 128), 1e-6f, 0.0f,
-                            mixed.reshaped({tokens * m.value_heads, 128})});
+    line("norm and gate", m, s, t * static_cast<double>(values) * 6, [&](OpContext& ops, int) {
+      return rms_norm(
+          ops, {mixed, weight.at(0).slice(0, 128), 1e-6f, 0.0f, mixed, heads(in, width, m.value_heads, 128, 128)});
     });
   }
 

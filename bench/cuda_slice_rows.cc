@@ -5,6 +5,7 @@
 #include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/embedding/embedding.h"
 #include "mstar/ops/kv_append/kv_append.h"
+#include "mstar/ops/qkv_prepare/qkv_prepare.h"
 #include "mstar/ops/rms_norm/rms_norm.h"
 #include "mstar/ops/rope/rope.h"
 #include "twins.h"
@@ -52,6 +53,15 @@ void check_rms_norm(Twins& twins) {
             },
             heads);
         if (from != to) continue;
+        const auto gates = draw(7 * (3 * d + 8), 5, 3.0f);
+        twins.run(
+            [&](OpContext& ops, Place& place) {
+              const TensorView x_heads = place.in_out(from, x, {7, 3, d});
+              const TensorView gate = place.activations(from, gates, {7, 3 * d + 8});
+              return rms_norm(ops, {x_heads, place.f32(weight, {d}), 1e-6f, 0.0f, x_heads,
+                                    heads_of(gate, 0, {7, 3, d}, 3 * d + 8, d)});
+            },
+            heads);
         twins.run(
             [&](OpContext& ops, Place& place) {
               const TensorView all = place.in_out(from, x, {7, 6 * d + 8});
@@ -177,6 +187,63 @@ void check_append(Twins& twins) {
   }
 }
 
+// Pages are f32 and are read through attention in f32, as above.
+void check_prepare(Twins& twins) {
+  struct Case {
+    std::int64_t heads, head_dim, pairs;
+  };
+  for (const DType dtype : kActivations) {
+    Difference difference;
+    for (const Case& c : {Case{4, 16, 8}, Case{8, 256, 32}, Case{6, 128, 64}}) {
+      const std::int64_t kv_heads = 2, tokens = 23, kv_at = 2 * c.heads * c.head_dim;
+      const std::int64_t width = kv_at + 2 * kv_heads * c.head_dim + 8;
+      const auto fused = draw(tokens * width, 1), q = draw(tokens * kv_heads * c.head_dim, 2);
+      std::vector<float> frequencies;
+      for (std::int64_t i = 0; i < c.pairs; ++i)
+        frequencies.push_back(std::pow(1e6f, -static_cast<float>(i) / static_cast<float>(c.pairs)));
+      std::vector<std::int32_t> positions;
+      for (std::int32_t t = 0; t < tokens; ++t) positions.push_back(t < 20 ? t + 3 : t - 20);
+      for (const bool with_norms : {false, true})
+        twins.run(
+            [&](OpContext& ops, Place& place) -> Status {
+              QkvPrepareArgs args;
+              args.kv.keys = place.poisoned(DType::f32, {5, 16, kv_heads, c.head_dim});
+              args.kv.values = place.poisoned(DType::f32, {5, 16, kv_heads, c.head_dim});
+              args.kv.page_table = place.i32({3, 1, 4, 2}).data<std::int32_t>();
+              args.kv.lengths = place.i32({20, 3}).data<std::int32_t>();
+              args.kv.max_pages = 2;
+              args.kv.page_tokens = 16;
+              args.rows = {place.i32({0, 20, 23}).data<std::int32_t>(), 2, 23};
+              // Without norms the queries are turned where they are, among outputs; keys are not for later.
+              const TensorView in = place.activations(dtype, fused, {tokens, width});
+              const Shape q_shape = {tokens, c.heads, c.head_dim}, kv_shape = {tokens, kv_heads, c.head_dim};
+              args.q_out = heads_of(place.in_out(dtype, fused, {tokens, width}), 0, q_shape, width, 2 * c.head_dim);
+              args.q = with_norms ? heads_of(in, 0, q_shape, width, 2 * c.head_dim) : args.q_out;
+              args.k = heads_of(in, kv_at, kv_shape, width, c.head_dim);
+              args.v = heads_of(in, kv_at + kv_heads * c.head_dim, kv_shape, width, c.head_dim);
+              if (with_norms) {
+                args.q_weight = place.f32(draw(c.head_dim, 3), {c.head_dim});
+                args.k_weight = place.f32(draw(c.head_dim, 4, 0.1f), {c.head_dim});
+              }
+              args.weight_offset = 0.5f;
+              args.positions = place.i32(positions);
+              args.inverse_frequencies = place.f32(frequencies, {c.pairs});
+              args.interleaved = c.heads == 4;
+              MSTAR_TRY(qkv_prepare(ops, args));
+              const TensorView out = place.out(tokens, kv_heads * c.head_dim);
+              return attention_paged(ops, {.q = place.f32(q, kv_shape),
+                                           .rows = args.rows,
+                                           .kv = args.kv,
+                                           .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
+                                           .out = heads_of(out, 0, kv_shape, kv_heads * c.head_dim, c.head_dim)});
+            },
+            difference);
+    }
+    twins.judge("qkv_prepare " + std::string(dtype_name(dtype)), difference, tolerance_of(dtype, 1e-5),
+                relative_of(dtype));
+  }
+}
+
 void check_wide_embedding(Twins& twins) {
   Difference difference;
   const std::int64_t vocab = 300, d = 1024;
@@ -208,6 +275,7 @@ void check_row_ops(Report& report, Device& cuda) {
   check_gates(twins);
   check_rope(twins);
   check_append(twins);
+  check_prepare(twins);
   check_wide_embedding(twins);
 }
 

@@ -5,7 +5,7 @@
 
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/elementwise/elementwise.h"
-#include "mstar/ops/kv_append/kv_append.h"
+#include "mstar/ops/qkv_prepare/qkv_prepare.h"
 
 namespace mstar::nn {
 namespace {
@@ -54,12 +54,19 @@ Status DecoderLayer::attend(OpContext& ops, TensorView x, TensorView normed, Ten
   const TensorView q = head_columns(qkv, 0, dims_.heads, dims_.head_dim);
   const TensorView k = head_columns(qkv, dims_.q_width(), dims_.kv_heads, dims_.head_dim);
   const TensorView v = head_columns(qkv, dims_.q_width() + dims_.kv_width(), dims_.kv_heads, dims_.head_dim);
-  if (dims_.qk_norm) {
-    MSTAR_TRY(q_norm_.run(ops, q, q));
-    MSTAR_TRY(k_norm_.run(ops, k, k));
-  }
-  MSTAR_TRY(rotary.run(ops, head_columns(qkv, 0, dims_.heads + dims_.kv_heads, dims_.head_dim), positions));
-  MSTAR_TRY(kv_append(ops, {.keys = k, .values = v, .rows = rows, .kv = kv}));
+  MSTAR_TRY(qkv_prepare(ops, {.q = q,
+                              .k = k,
+                              .v = v,
+                              .q_weight = q_norm_.weight(),
+                              .k_weight = k_norm_.weight(),
+                              .epsilon = q_norm_.epsilon(),
+                              .weight_offset = q_norm_.weight_offset(),
+                              .positions = positions,
+                              .inverse_frequencies = rotary.frequencies(),
+                              .interleaved = rotary.interleaved(),
+                              .rows = rows,
+                              .kv = kv,
+                              .q_out = q}));
   MSTAR_TRY(attention_paged(ops, {.q = q,
                                   .rows = rows,
                                   .kv = kv,

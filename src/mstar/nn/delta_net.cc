@@ -7,7 +7,6 @@
 #include "mstar/nn/decoder_layer.h"
 #include "mstar/ops/causal_conv1d/causal_conv1d.h"
 #include "mstar/ops/delta_rule/delta_rule.h"
-#include "mstar/ops/elementwise/elementwise.h"
 
 namespace mstar::nn {
 namespace {
@@ -104,11 +103,8 @@ Status DeltaNet::run(OpContext& ops, TensorView normed, TensorView x, TensorView
                              .slots = state.slots,
                              .read_slots = state.read_slots,
                              .out = mixed}));
-  const TensorView heads = mixed.reshaped({tokens * d.heads, d.value_dim});
-  const TensorView flat = mixed.reshaped({tokens, d.values_width()});
-  MSTAR_TRY(norm_.run(ops, heads, heads));
-  MSTAR_TRY(silu_mul(ops, {.gate = columns(in, z_at, b_at), .up = flat, .out = flat}));
-  MSTAR_TRY(out_.run(ops, flat, x, Activation::none, x));
+  MSTAR_TRY(norm_.run(ops, mixed, mixed, head_columns(in, z_at, d.heads, d.value_dim)));
+  MSTAR_TRY(out_.run(ops, mixed.reshaped({tokens, d.values_width()}), x, Activation::none, x));
   ops.arena.rewind(mark);
   return ok_status();
 }

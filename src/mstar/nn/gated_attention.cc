@@ -6,7 +6,7 @@
 #include "mstar/nn/decoder_layer.h"
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/elementwise/elementwise.h"
-#include "mstar/ops/kv_append/kv_append.h"
+#include "mstar/ops/qkv_prepare/qkv_prepare.h"
 
 namespace mstar::nn {
 namespace {
@@ -46,11 +46,19 @@ Status GatedAttention::run(OpContext& ops, TensorView normed, TensorView x, Tens
   const TensorView gate = heads_apart(in, head_dim, dims_.heads, dims_.head_dim, 2 * head_dim);
   const TensorView k = head_columns(in, 2 * dims_.q_width(), dims_.kv_heads, dims_.head_dim);
   const TensorView v = head_columns(in, 2 * dims_.q_width() + dims_.kv_width(), dims_.kv_heads, dims_.head_dim);
-  MSTAR_TRY(q_norm_.run(ops, stored_q, q));
-  MSTAR_TRY(k_norm_.run(ops, k, k));
-  MSTAR_TRY(rotary.run(ops, q, positions));
-  MSTAR_TRY(rotary.run(ops, k, positions));
-  MSTAR_TRY(kv_append(ops, {.keys = k, .values = v, .rows = rows, .kv = kv}));
+  MSTAR_TRY(qkv_prepare(ops, {.q = stored_q,
+                              .k = k,
+                              .v = v,
+                              .q_weight = q_norm_.weight(),
+                              .k_weight = k_norm_.weight(),
+                              .epsilon = q_norm_.epsilon(),
+                              .weight_offset = q_norm_.weight_offset(),
+                              .positions = positions,
+                              .inverse_frequencies = rotary.frequencies(),
+                              .interleaved = rotary.interleaved(),
+                              .rows = rows,
+                              .kv = kv,
+                              .q_out = q}));
   MSTAR_TRY(attention_paged(
       ops, {.q = q, .rows = rows, .kv = kv, .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)), .out = mixed}));
   MSTAR_TRY(sigmoid_mul(ops, {.gate = gate, .x = mixed, .out = mixed}));

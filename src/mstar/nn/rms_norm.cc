@@ -13,9 +13,13 @@ Result<RmsNorm> RmsNorm::load(const LoadContext& context, const std::string& nam
   return out;
 }
 
-Status RmsNorm::run(OpContext& ops, TensorView x, TensorView out) const {
-  return rms_norm(ops,
-                  {.x = x, .weight = weight_.view(), .epsilon = epsilon_, .weight_offset = weight_offset_, .out = out});
+Status RmsNorm::run(OpContext& ops, TensorView x, TensorView out, TensorView gate) const {
+  return rms_norm(ops, {.x = x,
+                        .weight = weight_.view(),
+                        .epsilon = epsilon_,
+                        .weight_offset = weight_offset_,
+                        .out = out,
+                        .gate = gate});
 }
 
 }  // namespace mstar::nn

@@ -27,6 +27,8 @@ class Rotary {
   static Result<Rotary> create(Device& device, std::span<const float> frequencies, bool interleaved);
   // x [tokens, heads, head_dim] f32 in place; positions [tokens] i32.
   Status run(OpContext& ops, TensorView x, TensorView positions) const;
+  TensorView frequencies() const { return frequencies_.view(); }
+  bool interleaved() const { return interleaved_; }
   std::size_t workspace_bytes(int num_threads) const;
   std::size_t bytes() const { return frequencies_.bytes(); }
 

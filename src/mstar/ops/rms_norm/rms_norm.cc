@@ -21,6 +21,10 @@ Status rms_norm(OpContext& context, const RmsNormArgs& args) {
   MSTAR_OP_EXPECT("rms_norm", d > 0 && is_activation_rows(context.backend(), args.x, args.x.shape));
   MSTAR_OP_EXPECT("rms_norm", is_activation_rows(context.backend(), args.out, args.x.shape));
   MSTAR_OP_EXPECT("rms_norm", is_vector_of(args.weight, DType::f32, d));
+  if (args.gate.pointer) {
+    MSTAR_OP_EXPECT("rms_norm", is_activation_rows(context.backend(), args.gate, args.x.shape));
+    MSTAR_OP_EXPECT("rms_norm", args.gate.dtype == args.x.dtype && args.out.dtype == args.x.dtype);
+  }
   return run_first_fit(context, args, kKernels, "rms_norm");
 }
 

@@ -22,9 +22,12 @@ void scale_row(const RmsNormArgs& args, std::int64_t row) {
   });
   const V scale = hn::Set(kF, 1.0f / std::sqrt(squares / static_cast<float>(d) + args.epsilon));
   const V offset = hn::Set(kF, args.weight_offset);
+  const float* gate = args.gate.pointer ? args.gate.data<float>() + head_row_offset(args.gate, row) : nullptr;
   for_lanes(d, [&](std::int64_t i, int lanes) HWY_ATTR {
     const V gain = hn::Add(load_up_to(weight + i, lanes), offset);
-    store_up_to(hn::Mul(hn::Mul(load_up_to(x + i, lanes), scale), gain), out + i, lanes);
+    V value = hn::Mul(hn::Mul(load_up_to(x + i, lanes), scale), gain);
+    if (gate) value = hn::Mul(activated(Activation::silu, load_up_to(gate + i, lanes)), value);
+    store_up_to(value, out + i, lanes);
   });
 }
 

@@ -13,7 +13,7 @@ constexpr int longest_row(int warps) { return warps * kWarp * kUnits * kUnit; }
 
 template <class X, class Out>
 struct Norm {
-  HeadRows<const X> x;
+  HeadRows<const X> x, gate;  // gate: where kGated
   HeadRows<Out> out;
   const float* weight = nullptr;
   float epsilon = 0, weight_offset = 0;
@@ -22,7 +22,7 @@ struct Norm {
 };
 
 // kWarps warps a row. Each thread keeps its part of the row in registers: it is read once, and out may be x.
-template <int kWarps, class X, class Out>
+template <int kWarps, bool kGated, class X, class Out>
 __global__ void __launch_bounds__((kWarps > 1 ? kWarps : kRowsABlock) * kWarp) normalise(Norm<X, Out> n) {
   await_inputs();
   constexpr bool kOneWarp = kWarps == 1;
@@ -41,6 +41,15 @@ __global__ void __launch_bounds__((kWarps > 1 ? kWarps : kRowsABlock) * kWarp) n
     const int at = (u * kWarps * kWarp + thread) * kUnit;
     load_unit(from + at, n.d - at, n.aligned, values[u]);
   }
+  float gates[kUnits][kUnit];
+  if constexpr (kGated) {
+    const X* gate = n.gate.row(row);
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const int at = (u * kWarps * kWarp + thread) * kUnit;
+      load_unit(gate + at, n.d - at, n.aligned, gates[u]);
+    }
+  }
   float squares = 0;
 #pragma unroll
   for (int u = 0; u < kUnits; ++u)
@@ -58,43 +67,54 @@ __global__ void __launch_bounds__((kWarps > 1 ? kWarps : kRowsABlock) * kWarp) n
   for (int u = 0; u < kUnits; ++u) {
     const int at = (u * kWarps * kWarp + thread) * kUnit;
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i)
+    for (int i = 0; i < kUnit; ++i) {
       values[u][i] = __fmul_rn(__fmul_rn(values[u][i], inverse), __fadd_rn(gains[u][i], n.weight_offset));
+      if constexpr (kGated) values[u][i] *= activate_one(Activation::silu, gates[u][i]);
+    }
     store_unit(values[u], n.d - at, n.aligned, to + at);
   }
 }
 
-template <int kWarps, class X, class Out>
+template <int kWarps, bool kGated, class X, class Out>
 void launch(OpContext& context, const Norm<X, Out>& n) {
   const int rows_a_block = kWarps == 1 ? kRowsABlock : 1;
-  launch_kernel(context, normalise<kWarps, X, Out>, (n.rows + rows_a_block - 1) / rows_a_block,
+  launch_kernel(context, normalise<kWarps, kGated, X, Out>, (n.rows + rows_a_block - 1) / rows_a_block,
                 rows_a_block * kWarps * kWarp, 0, n);
+}
+
+template <bool kGated, class X, class Out>
+Status run(OpContext& context, const RmsNormArgs& args) {
+  Norm<X, Out> n;
+  n.x = head_rows_of<const X>(args.x);
+  if constexpr (kGated) n.gate = head_rows_of<const X>(args.gate);
+  n.out = head_rows_of<Out>(args.out);
+  n.weight = args.weight.data<float>();
+  n.epsilon = args.epsilon;
+  n.weight_offset = args.weight_offset;
+  n.rows = static_cast<int>(num_head_rows(args.x));
+  n.d = static_cast<int>(head_row_width(args.x));
+  n.aligned = rows_on_16_bytes(args.x) && rows_on_16_bytes(args.out) && rows_on_16_bytes(args.weight) &&
+              (!kGated || rows_on_16_bytes(args.gate));
+  if (n.d <= longest_row(1)) {
+    launch<1, kGated>(context, n);
+  } else if (n.d <= longest_row(8)) {
+    launch<8, kGated>(context, n);
+  } else {
+    launch<32, kGated>(context, n);
+  }
+  return cuda_launch_status("rms_norm");
 }
 
 }  // namespace
 
 Status rms_norm_cuda(OpContext& context, const RmsNormArgs& args) {
-  const int rows = static_cast<int>(num_head_rows(args.x)), d = static_cast<int>(head_row_width(args.x));
-  if (rows == 0) return {};
-  if (d > longest_row(32)) return internal_error("rms_norm: rows of more than " + std::to_string(longest_row(32)));
+  if (num_head_rows(args.x) == 0) return {};
+  if (head_row_width(args.x) > longest_row(32))
+    return internal_error("rms_norm: rows of more than " + std::to_string(longest_row(32)));
   return with_float_type(args.x.dtype, [&](auto x) {
-    return with_float_type(args.out.dtype, [&](auto out) {
-      Norm<decltype(x), decltype(out)> n{head_rows_of<const decltype(x)>(args.x), head_rows_of<decltype(out)>(args.out),
-                                         args.weight.data<float>()};
-      n.epsilon = args.epsilon;
-      n.weight_offset = args.weight_offset;
-      n.rows = rows;
-      n.d = d;
-      n.aligned = rows_on_16_bytes(args.x) && rows_on_16_bytes(args.out) && rows_on_16_bytes(args.weight);
-      if (d <= longest_row(1)) {
-        launch<1>(context, n);
-      } else if (d <= longest_row(8)) {
-        launch<8>(context, n);
-      } else {
-        launch<32>(context, n);
-      }
-      return cuda_launch_status("rms_norm");
-    });
+    using X = decltype(x);
+    if (args.gate.pointer) return run<true, X, X>(context, args);
+    return with_float_type(args.out.dtype, [&](auto out) { return run<false, X, decltype(out)>(context, args); });
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/op_test_support.h"
 #include "mstar/ops/op_test_targets.h"
 
@@ -70,6 +71,30 @@ TEST(RmsNorm, HeadsAreRows) {
         const bool in_head = i < heads * 2 * d && i % (2 * d) < d;
         ASSERT_EQ(x[at], in_head ? together.at(t, i / (2 * d) * d + i % (2 * d)) : before[at]);
       }
+  });
+}
+
+// With a gate: the bits of the norm, then silu_mul.
+TEST(RmsNorm, GateMultiplies) {
+  on_every_target([&] {
+    Host host(2);
+    const std::int64_t tokens = 4, heads = 3, d = 21;
+    auto x = random_floats(tokens * heads * d, 1), weight = random_floats(d, 2);
+    auto gates = random_floats(tokens * (heads * d + 5), 3, 3.0f);
+    TensorView gate(gates.data(), DType::f32, {tokens, heads, d});
+    gate.strides = {heads * d + 5, d, 1};
+    const TensorView rows(x.data(), DType::f32, {tokens, heads, d});
+    const auto by_heads = [&](TensorView view) {
+      view.shape = rows.shape;
+      view.strides = rows.strides;
+      return view;
+    };
+    Guarded at_once(tokens, heads * d), apart(tokens, heads * d);
+    ASSERT_TRUE(rms_norm(host.context(), {rows, vector(weight), 1e-6f, 0.0f, by_heads(at_once.view()), gate}));
+    ASSERT_TRUE(rms_norm(host.context(), {rows, vector(weight), 1e-6f, 0.0f, by_heads(apart.view())}));
+    ASSERT_TRUE(silu_mul(host.context(), {gate, by_heads(apart.view()), by_heads(apart.view())}));
+    EXPECT_TRUE(at_once.guards_intact());
+    EXPECT_TRUE(at_once.equals(apart));
   });
 }
 
