@@ -80,6 +80,7 @@ int run(int num_tokens) {
     check_linear_products(report, **cuda);
     measure_ops(report, **cuda);
     check_draws(report, **cuda);
+    time_linear_products(report, **cuda);
     report.section("toy decoder");
     check_decoder(report, **cuda);
     report.section("cost of a step");

@@ -44,6 +44,7 @@ void check_row_ops(Report& report, Device& cuda);
 void check_delta_ops(Report& report, Device& cuda);
 // Matrix products of every dtype, epilogue and kernel.
 void check_linear_products(Report& report, Device& cuda);
+void time_linear_products(Report& report, Device& cuda);
 // What these ops take at the shapes of Qwen3.5, beside the time that their bytes take.
 void measure_ops(Report& report, Device& cuda);
 // Draws against the CPU's with the same random numbers, and their times.

@@ -5,6 +5,7 @@
 
 #include "cuda_slice.h"
 #include "linear_probe.h"
+#include "mstar/ops/linear/gated_linear.h"
 
 namespace mstar::bench {
 namespace {
@@ -47,8 +48,15 @@ class Prober {
                          std::int64_t end) {
     auto out = try_run(on_cuda, p, values, begin, end);
     if (out) return *out;
-    report_.check(false, "linear " + name_of(p), out.error().message);
+    fail(p, out.error().message);
     return {};
+  }
+  // One line for the checks since the last one; each failure has its own.
+  void sum_up(const char* what) {
+    report_.check(num_failed_ == 0, what,
+                  text("%d products, %d failed, error %.2f of what is allowed", num_checked_, num_failed_, worst_));
+    num_checked_ = num_failed_ = 0;
+    worst_ = 0;
   }
   void check(const LinearProbe& p) {
     const Values values(p);
@@ -66,8 +74,11 @@ class Prober {
                         : p.out == DType::f16 ? 0x1p-11
                                               : 0x1p-17 * (1.0 + static_cast<double>(p.k) / 2048);
     const double relative = std::sqrt(squares / norm);
-    report_.check(!got.empty() && got.size() == expected.size() && largest <= 6 * step && relative <= step,
-                  "linear " + name_of(p), text("error %.2e, relative %.2e", largest, relative));
+    const double of_allowed = std::max(largest / (6 * step), relative / step);
+    ++num_checked_;
+    worst_ = std::max(worst_, of_allowed);
+    if (got.empty() || got.size() != expected.size() || of_allowed > 1)
+      fail(p, text("error %.2e, relative %.2e", largest, relative));
   }
   // A row alone and among others.
   void check_one_order(LinearProbe p) {
@@ -122,7 +133,14 @@ class Prober {
     return (p.residual == Residual::in_place ? residual : out).read(device);
   }
 
+  void fail(const LinearProbe& p, const std::string& note) {
+    ++num_failed_;
+    std::printf("FAIL  linear %s: %s\n", name_of(p).c_str(), note.c_str());
+  }
+
   Report& report_;
+  int num_checked_ = 0, num_failed_ = 0;
+  double worst_ = 0;
   std::unique_ptr<Device> cpu_;
   Device& cuda_;
   ThreadPool pool_;
@@ -171,13 +189,61 @@ void check_shapes(Prober& prober) {
     }
 }
 
+// silu(gate) * up in one kernel and in two.
+void check_gated(Report& report, Device& cuda) {
+  const auto cpu = make_cpu_device();
+  ThreadPool pool(4);
+  int num_checked = 0, num_failed = 0;
+  for (const DType to : {DType::bf16, DType::f32}) {
+    for (const auto& [f, k] : {std::pair{40, 72}, {3584, 1024}, {100, 520}}) {
+      for (const std::int64_t m : {1, 8, 20, 64, 130}) {
+        const auto x = drawn(DType::bf16, m * k, 1);
+        const auto w = drawn(DType::bf16, 2 * f * k, 2, 1.0 / std::sqrt(static_cast<double>(k)));
+        const auto run = [&](Device& device, DType in, DType out_dtype) -> Result<std::vector<float>> {
+          const LinearSource source{TensorView(const_cast<float*>(w.data()), DType::f32, {2 * f, k})};
+          MSTAR_TRY_ASSIGN(const LinearWeight weight, LinearWeight::pack(device, source, in));
+          MSTAR_TRY_ASSIGN(const ProbeMatrix rows, ProbeMatrix::place(device, in, x, m, k, 8));
+          MSTAR_TRY_ASSIGN(const ProbeMatrix out, ProbeMatrix::place(device, out_dtype, {}, m, f, 8));
+          const auto bytes = static_cast<std::int64_t>(gated_linear_workspace_bytes(weight, m, 4));
+          MSTAR_TRY_ASSIGN(const Tensor memory, Tensor::allocate(device, DType::u8, {bytes}));
+          Arena arena(memory.view().pointer, memory.bytes());
+          OpContext context{.device = device,
+                            .stream = device.default_stream(),
+                            .arena = arena,
+                            .pool = &device == cpu.get() ? &pool : nullptr};
+          MSTAR_TRY(gated_linear(context, {.x = rows.view(), .weight = &weight, .out = out.view()}));
+          return out.read(device);
+        };
+        const auto got = run(cuda, DType::bf16, to), expected = run(*cpu, DType::f32, DType::f32);
+        const std::string name = text("gated linear to %s, %lldx%dx%d", std::string(dtype_name(to)).c_str(),
+                                      static_cast<long long>(m), f, k);
+        double largest = got && expected && got->size() == expected->size() ? 0 : 1e30;
+        for (std::size_t i = 0; largest < 1e29 && i < got->size(); ++i) {
+          const double apart = std::fabs(static_cast<double>((*got)[i]) - (*expected)[i]);
+          largest =
+              std::max(largest, std::isfinite((*got)[i]) ? apart / std::max(1.0f, std::fabs((*expected)[i])) : 1e30);
+        }
+        ++num_checked;
+        if (largest <= (to == DType::bf16 ? 0x1p-5 : 1e-4)) continue;
+        ++num_failed;
+        std::printf("FAIL  %s: error %.2e %s\n", name.c_str(), largest, got ? "" : got.error().message.c_str());
+      }
+    }
+  }
+  report.check(num_failed == 0, "gated linear", text("%d products, %d failed", num_checked, num_failed));
+}
+
 }  // namespace
 
 void check_linear_products(Report& report, Device& cuda) {
   Prober prober(report, cuda);
   check_epilogues(prober);
+  prober.sum_up("linear: dtypes and epilogues");
   check_rest(prober);
+  prober.sum_up("linear: mixtures of dtypes, odd shapes");
   check_shapes(prober);
+  prober.sum_up("linear: shapes of models");
+  check_gated(report, cuda);
   for (const auto& [n, k] : {std::pair{1024, 2048}, {520, 1096}})
     prober.check_one_order({.m = 150, .n = n, .k = k, .bias = true, .activation = Activation::silu});
 }

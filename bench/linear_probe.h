@@ -37,7 +37,7 @@ inline std::vector<float> drawn(DType dtype, std::int64_t count, std::uint32_t s
 // A matrix of floats on one device, its rows `padding` elements apart and a guard in between. The memory is `Tensor`'s.
 class ProbeMatrix {
  public:
-  static constexpr float kGuard = 1234.0f;  // exact in every float dtype
+  static constexpr float kGuard = 1536.0f;  // exact in every float dtype
 
   static Result<ProbeMatrix> place(Device& device, DType dtype, const std::vector<float>& values, std::int64_t rows,
                                    std::int64_t columns, std::int64_t padding) {
@@ -95,5 +95,24 @@ class ProbeMatrix {
   Tensor memory_;
   std::int64_t rows_ = 0, columns_ = 0, stride_ = 0;
 };
+
+// Copies of one pseudo-random weight, of `least_bytes` together: products that take them in turn read memory and not
+// the L2 cache.
+inline Result<std::vector<LinearWeight>> weights_in_turn(Device& device, std::int64_t n, std::int64_t k, DType dtype,
+                                                         std::size_t least_bytes) {
+  std::vector<float> values(static_cast<std::size_t>(n * k));
+  std::uint32_t state = 1;
+  for (float& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-36f;
+  }
+  const LinearSource source{TensorView(values.data(), DType::f32, {n, k})};
+  std::vector<LinearWeight> out;
+  for (std::size_t bytes = 0; bytes < least_bytes; bytes += out.back().bytes()) {
+    MSTAR_TRY_ASSIGN(LinearWeight weight, LinearWeight::pack(device, source, dtype));
+    out.push_back(std::move(weight));
+  }
+  return out;
+}
 
 }  // namespace mstar::bench

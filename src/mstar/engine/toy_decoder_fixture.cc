@@ -131,7 +131,8 @@ class ToyDecoder final : public ComponentBody {
   std::size_t workspace_bytes(int rows, int tokens) const override {
     const std::int64_t t = tokens, r = rows;
     return 3 * floats(t * c_.dim) + floats(t * 3 * c_.dim) + floats(t * c_.ffn_dim) + floats(r * c_.dim) +
-           floats(r * c_.vocab) + sample_workspace_bytes(c_.vocab, num_threads_) + (std::size_t{4} << 20);
+           floats(r * c_.vocab) + sample_workspace_bytes(c_.vocab, num_threads_) +
+           linear_workspace_bytes(head_, t, num_threads_) + (std::size_t{4} << 20);
   }
 
   Status forward(Forward& step, int) override {

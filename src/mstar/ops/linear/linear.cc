@@ -16,17 +16,11 @@ constexpr Kernel<LinearArgs> kKernels[] = {
     {"cpu_i8", Backend::cpu, has_i8_weight, linear_cpu_i8},
     {"cpu_float", Backend::cpu, nullptr, linear_cpu_float},
 #ifdef MSTAR_CUDA
+    {"cuda_stream", Backend::cuda, linear_cuda_stream_fits, linear_cuda_stream},
     {"cuda_library", Backend::cuda, linear_cuda_library_fits, linear_cuda_library},
     {"cuda_rows", Backend::cuda, nullptr, linear_cuda_rows},
 #endif
 };
-
-// f32; on CUDA also 16 bits.
-bool is_float_rows(const OpContext& context, const TensorView& view, std::int64_t num_rows, std::int64_t num_columns) {
-  const bool dtype_fits = view.dtype == DType::f32 || (context.backend() == Backend::cuda &&
-                                                       (view.dtype == DType::bf16 || view.dtype == DType::f16));
-  return dtype_fits && is_rows_of(view, view.dtype, num_rows, num_columns);
-}
 
 }  // namespace
 
@@ -34,8 +28,8 @@ Status linear(OpContext& context, const LinearArgs& args) {
   MSTAR_OP_EXPECT("linear", args.weight && *args.weight);
   const std::int64_t num_rows = args.x.shape.rank() == 2 ? args.x.dim(0) : -1;
   const std::int64_t n = args.weight->num_outputs();
-  MSTAR_OP_EXPECT("linear", is_float_rows(context, args.x, num_rows, args.weight->num_inputs()));
-  MSTAR_OP_EXPECT("linear", is_float_rows(context, args.out, num_rows, n));
+  MSTAR_OP_EXPECT("linear", is_float_rows(context.backend(), args.x, num_rows, args.weight->num_inputs()));
+  MSTAR_OP_EXPECT("linear", is_float_rows(context.backend(), args.out, num_rows, n));
   MSTAR_OP_EXPECT("linear", !args.bias.pointer || is_vector_of(args.bias, DType::f32, n));
   MSTAR_OP_EXPECT("linear", !args.residual.pointer || is_rows_of(args.residual, args.out.dtype, num_rows, n));
   if (num_rows == 0) return {};

@@ -40,6 +40,7 @@ __device__ void load_whole(const T* from, float (&to)[kCount]) {
 // the order of k, then the lanes are added by a fixed tree: a row's bits depend on K and the weight's dtype alone.
 template <class Element, class X, int kRows>
 __global__ void __launch_bounds__(kOutputsPerBlock* kWarp) linear_rows(const Problem p) {
+  await_inputs();
   constexpr int kGroup = 16 / sizeof(Element);
   const int lane = threadIdx.x % kWarp;
   const int n = blockIdx.x * kOutputsPerBlock + threadIdx.x / kWarp;
@@ -79,21 +80,21 @@ __global__ void __launch_bounds__(kOutputsPerBlock* kWarp) linear_rows(const Pro
 }
 
 template <class Element, class X, int kRows>
-void launch(cudaStream_t stream, const Problem& p) {
+void launch(const OpContext& context, const Problem& p) {
   const dim3 grid((p.n + kOutputsPerBlock - 1) / kOutputsPerBlock, (p.m + kRows - 1) / kRows);
-  linear_rows<Element, X, kRows><<<grid, kOutputsPerBlock * kWarp, 0, stream>>>(p);
+  launch_kernel(context, linear_rows<Element, X, kRows>, grid, kOutputsPerBlock * kWarp, 0, p);
 }
 
 template <class Element, class X>
-void launch_for_rows(cudaStream_t stream, const Problem& p) {
+void launch_for_rows(const OpContext& context, const Problem& p) {
   if (p.m == 1) {
-    launch<Element, X, 1>(stream, p);
+    launch<Element, X, 1>(context, p);
   } else if (p.m == 2) {
-    launch<Element, X, 2>(stream, p);
+    launch<Element, X, 2>(context, p);
   } else if (p.m <= 4) {
-    launch<Element, X, 4>(stream, p);
+    launch<Element, X, 4>(context, p);
   } else {
-    launch<Element, X, 8>(stream, p);
+    launch<Element, X, 8>(context, p);
   }
 }
 
@@ -110,7 +111,7 @@ Status linear_cuda_rows(OpContext& context, const LinearArgs& args) {
   p.x_by_16_bytes = starts_rows_on_16_bytes(args.x);
   return with_float_type(args.weight->storage().dtype(), [&](auto element) {
     return with_float_type(args.x.dtype, [&](auto x) {
-      launch_for_rows<decltype(element), decltype(x)>(stream_of(context), p);
+      launch_for_rows<decltype(element), decltype(x)>(context, p);
       return cuda_launch_status("linear");
     });
   });

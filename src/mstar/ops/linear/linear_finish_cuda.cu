@@ -26,6 +26,7 @@ struct Group {
 // A thread takes 16 bytes of out, so `out` may be what is read.
 template <class T>
 __global__ void __launch_bounds__(kThreads) finish_rows(const Epilogue p, int num_groups, std::int64_t total) {
+  await_inputs();
   constexpr int kCount = Group<T>::kCount;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= total) return;
@@ -52,7 +53,7 @@ Status linear_cuda_finish(OpContext& context, const LinearArgs& args) {
     using T = decltype(element);
     const std::int64_t num_groups = args.out.dim(1) / Group<T>::kCount, total = num_groups * args.out.dim(0);
     const auto blocks = static_cast<unsigned>((total + kThreads - 1) / kThreads);
-    finish_rows<T><<<blocks, kThreads, 0, stream_of(context)>>>(epilogue_of(args), static_cast<int>(num_groups), total);
+    launch_kernel(context, finish_rows<T>, blocks, kThreads, 0, epilogue_of(args), static_cast<int>(num_groups), total);
     return cuda_launch_status("linear");
   });
 }

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "mstar/ops/linear/gated_linear.h"
 #include "mstar/ops/linear/linear.h"
+#include "mstar/ops/view_checks.h"
 
 namespace mstar {
 
@@ -12,6 +14,11 @@ Status linear_cpu_float(OpContext& context, const LinearArgs& args);
 Status linear_cpu_i8(OpContext& context, const LinearArgs& args);
 // Defined where the build has CUDA. Weights, x and out of f32, f16 and bf16 in any mixture.
 Status linear_cuda_rows(OpContext& context, const LinearArgs& args);
+// Few rows of x, or one order of sums: the weight streams past them (linear_stream.h).
+bool linear_cuda_stream_fits(const OpContext& context, const LinearArgs& args);
+Status linear_cuda_stream(OpContext& context, const LinearArgs& args);
+bool gated_linear_cuda_stream_fits(const OpContext& context, const GatedLinearArgs& args);
+Status gated_linear_cuda_stream(OpContext& context, const GatedLinearArgs& args);
 // cuBLASLt: dense rows on 16 bytes.
 bool linear_cuda_library_fits(const OpContext& context, const LinearArgs& args);
 Status linear_cuda_library(OpContext& context, const LinearArgs& args);
@@ -19,6 +26,13 @@ std::size_t linear_cuda_workspace_bytes();
 // out = activation(out + bias) + residual in place; rows and columns as linear_cuda_library_fits() has checked them.
 Status linear_cuda_finish(OpContext& context, const LinearArgs& args);
 std::size_t linear_cpu_workspace_bytes(const LinearWeight& weight, std::int64_t num_rows, int num_threads);
+
+// A matrix of f32, on CUDA also of bf16 or f16, as linear takes it.
+inline bool is_float_rows(Backend backend, const TensorView& view, std::int64_t num_rows, std::int64_t num_columns) {
+  const bool dtype_fits =
+      view.dtype == DType::f32 || (backend == Backend::cuda && (view.dtype == DType::bf16 || view.dtype == DType::f16));
+  return dtype_fits && is_rows_of(view, view.dtype, num_rows, num_columns);
+}
 
 // A tile multiplies rows of `a` with the steps of one panel. A word is 4 bytes: a float, or four i8 (u8 with 128 added
 // where the instruction wants it). A step is one k of a float panel, four of an i8 panel. c is [rows][kPanel] words.

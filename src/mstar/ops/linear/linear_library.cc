@@ -1,7 +1,10 @@
 #include "mstar/ops/linear/linear_library.h"
 
 #include <bit>
+#include <cstring>
 #include <string>
+
+#include "mstar/ops/linear/linear_table.h"
 
 namespace mstar {
 namespace {
@@ -120,12 +123,33 @@ Result<cublasLtMatmulAlgo_t> LinearLibrary::algorithm(const LibraryCall& call) {
   typical.shape.m = rows_class(call.shape.m);
   const std::lock_guard lock(mutex_);
   if (const auto found = chosen_.find(typical.shape); found != chosen_.end()) return found->second;
-  MSTAR_TRY_ASSIGN(const auto proposed, propose(typical, 4));
-  if (proposed.empty())
-    return internal_error("cuBLASLt has no algorithm for a product of " + std::to_string(call.shape.m) + " x " +
-                          std::to_string(call.shape.n) + " x " + std::to_string(call.shape.k));
-  chosen_.emplace(typical.shape, proposed.front());
-  return proposed.front();
+  std::optional<cublasLtMatmulAlgo_t> algorithm = measured(call);
+  if (!algorithm) {
+    MSTAR_TRY_ASSIGN(const auto proposed, propose(typical, 4));
+    if (proposed.empty())
+      return internal_error("cuBLASLt has no algorithm for a product of " + std::to_string(call.shape.m) + " x " +
+                            std::to_string(call.shape.n) + " x " + std::to_string(call.shape.k));
+    algorithm = proposed.front();
+  }
+  chosen_.emplace(typical.shape, *algorithm);
+  return *algorithm;
+}
+
+std::optional<cublasLtMatmulAlgo_t> LinearLibrary::measured(const LibraryCall& call) {
+  const LibraryShape& s = call.shape;
+  const LinearChoice* const choice = linear_choice(s.m, s.n, s.k, s.in, s.out);
+  Descriptors descriptors;
+  if (!choice || choice->streams() || !descriptors.set(call)) return std::nullopt;
+  cublasLtMatmulAlgo_t algorithm;
+  static_assert(sizeof(algorithm.data) == sizeof(choice->algorithm));
+  std::memcpy(algorithm.data, choice->algorithm.data(), sizeof(algorithm.data));
+  // The table was made with another epilogue perhaps.
+  cublasLtMatmulHeuristicResult_t result;
+  const cublasStatus_t checked =
+      cublasLtMatmulAlgoCheck(handle_, &descriptors.operation, &descriptors.weight, &descriptors.x,
+                              &descriptors.residual, &descriptors.out, &algorithm, &result);
+  if (checked != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kWorkspaceBytes) return std::nullopt;
+  return algorithm;
 }
 
 Status LinearLibrary::run(const LibraryCall& call, const cublasLtMatmulAlgo_t& algorithm, void* stream) {

@@ -3,10 +3,10 @@
 
 #include <cublasLt.h>
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "mstar/base/dtype.h"
@@ -62,6 +62,8 @@ class LinearLibrary final : public CudaAttachment {
  private:
   explicit LinearLibrary(cublasLtHandle_t handle) : handle_(handle), version_(cublasLtGetVersion()) {}
   static Result<std::unique_ptr<CudaAttachment>> make();
+  // The committed table's, if it has one that this call can use.
+  std::optional<cublasLtMatmulAlgo_t> measured(const LibraryCall& call);
 
   cublasLtHandle_t handle_;
   std::size_t version_;

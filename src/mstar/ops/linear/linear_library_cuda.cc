@@ -1,11 +1,12 @@
 // Many dense rows: cuBLASLt, then what its epilogues do not do.
 #include "mstar/ops/linear/linear_kernels.h"
 #include "mstar/ops/linear/linear_library.h"
+#include "mstar/ops/linear/linear_table.h"
 
 namespace mstar {
 namespace {
 
-constexpr std::int64_t kFewestRows = 9;  // below, the kernels for few rows are faster
+constexpr std::int64_t kFewestRows = 9;  // below, the kernel for any rows is faster
 
 bool starts_rows_on_16_bytes(const TensorView& view) {
   return reinterpret_cast<std::uintptr_t>(view.pointer) % 16 == 0 &&
@@ -27,9 +28,14 @@ bool is_epilogue_of_library(const LinearArgs& args) {
 
 bool linear_cuda_library_fits(const OpContext&, const LinearArgs& args) {
   const StoredType storage = args.weight->storage();
-  if (args.weight->keeps_one_order() || args.x.dim(0) < kFewestRows || !(storage == args.x.dtype)) return false;
+  if (args.weight->keeps_one_order() || !(storage == args.x.dtype)) return false;
   if (args.out.dtype != DType::f32 && args.out.dtype != args.x.dtype) return false;
   if (!is_matrix_of_library(args.x) || !is_matrix_of_library(args.out)) return false;
+  if (args.x.dim(0) < kFewestRows) {
+    const LinearChoice* const choice = linear_choice(args.x.dim(0), args.weight->num_outputs(),
+                                                     args.weight->num_inputs(), args.x.dtype, args.out.dtype);
+    if (!choice || choice->streams()) return false;
+  }
   if (!args.residual.pointer) return true;
   // What follows the product in `out` needs the residual still to be there.
   return is_matrix_of_library(args.residual) &&

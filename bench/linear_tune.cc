@@ -1,0 +1,186 @@
+// Makes src/mstar/ops/linear/linear_table.inc: for the matrices of the models that we name speeds for, and numbers of
+// rows, the fastest of our own kernel's cuts and of the algorithms that cuBLASLt proposes. On an H200:
+//   linear_tune [PART OF A NAME] > linear_table.inc
+// The table goes to stdout, one line a shape to stderr; about two minutes.
+#include <algorithm>
+#include <cstdio>
+#include <string_view>
+
+#include "cuda_slice_timer.h"
+#include "linear_probe.h"
+#include "mstar/ops/linear/linear_library.h"
+#include "mstar/ops/linear/linear_stream.h"
+#include "mstar/ops/linear/linear_table.h"
+
+namespace mstar::bench {
+namespace {
+
+constexpr std::size_t kCacheBytes = std::size_t{160} << 20;  // weights in turn, well past the L2 cache of 50 MB
+constexpr int kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
+constexpr int kMostAlgorithms = 32;
+// Our own kernel is taken where it is no slower than this much: it does not depend on the library's version.
+constexpr double kOwnAdvantage = 1.02;
+
+struct Matrix {
+  const char* name;
+  std::int64_t n, k;
+  bool adds = false;  // y is f32, added to what is there
+  int most_rows = 2048;
+};
+constexpr Matrix kMatrices[] = {
+    {"qwen3.5-0.8b delta in", 8224, 1024},   {"qwen3.5-0.8b, qwen3-0.6b out", 1024, 2048, true},
+    {"qwen3.5-0.8b qkv", 5120, 1024},        {"qwen3.5-0.8b gate up", 7168, 1024},
+    {"qwen3.5-0.8b down", 1024, 3584, true}, {"qwen3.5-9b delta in", 12352, 4096},
+    {"qwen3.5-9b out", 4096, 4096, true},    {"qwen3.5-9b qkv", 10240, 4096},
+    {"qwen3.5-9b gate up", 24576, 4096},     {"qwen3.5-9b down", 4096, 12288, true},
+    {"qwen3-0.6b qkv", 4096, 1024},          {"qwen3-0.6b gate up", 6144, 1024},
+    {"qwen3-0.6b down", 1024, 3072, true},   {"whisper large qkv", 3840, 1280},
+    {"whisper large q", 1280, 1280},         {"whisper large kv", 2560, 1280},
+    {"whisper large out", 1280, 1280, true}, {"whisper large fc1", 5120, 1280},
+    {"whisper large fc2", 1280, 5120, true}, {"qwen3.5-0.8b head", 248320, 1024, false, 64},
+};
+
+class Tuner {
+ public:
+  Tuner(Device& cuda, LinearLibrary& library) : cuda_(cuda), library_(library) {}
+
+  Status tune(const Matrix& matrix) {
+    const bool is_head = matrix.most_rows <= kStreamRows;
+    out_dtype_ = matrix.adds || is_head ? DType::f32 : DType::bf16;
+    weights_.clear();
+    MSTAR_TRY_ASSIGN(weights_, weights_in_turn(cuda_, matrix.n, matrix.k, DType::bf16, kCacheBytes));
+    std::vector<float> rows = drawn(DType::bf16, 64 * matrix.k, 5), all;
+    for (int i = 0; i < std::max(1, matrix.most_rows / 64); ++i) all.insert(all.end(), rows.begin(), rows.end());
+    MSTAR_TRY_ASSIGN(x_, ProbeMatrix::place(cuda_, DType::bf16, all, matrix.most_rows, matrix.k, 0));
+    MSTAR_TRY_ASSIGN(out_, Tensor::allocate(cuda_, out_dtype_, {matrix.most_rows * matrix.n}));
+    cuda_.fill_zero(out_.view().pointer, out_.bytes(), cuda_.default_stream());
+    if (!workspace_) {
+      MSTAR_TRY_ASSIGN(workspace_, Tensor::allocate(cuda_, DType::u8, {LinearLibrary::kWorkspaceBytes}));
+    }
+    for (const int m : kRows)
+      if (m <= matrix.most_rows) MSTAR_TRY(tune_rows(matrix, m));
+    return ok_status();
+  }
+
+ private:
+  struct Timed {
+    LinearChoice choice;
+    double us = 1e30;
+  };
+
+  Status tune_rows(const Matrix& matrix, int m) {
+    Timed own, library;
+    double first = 0;
+    if (m <= kStreamRows)
+      for (int fragments = 1; fragments <= (m > 16 ? 2 : 1); ++fragments)
+        for (int split = 1; split <= 8 && split * 2 <= matrix.k / 64; split *= 2)
+          try_cut(matrix, m, {.fragments = fragments, .split = split}, own);
+    MSTAR_TRY_ASSIGN(const auto proposed, library_.propose(call_of(matrix, m, 0), kMostAlgorithms));
+    for (std::size_t i = 0; i < proposed.size(); ++i) {
+      const double us = try_algorithm(matrix, m, proposed[i], library);
+      if (i == 0) first = us;
+    }
+    const bool streams = own.us <= library.us * kOwnAdvantage;
+    const Timed& best = streams ? own : library;
+    if (best.us > 1e29) return ok_status();
+    write(matrix, m, best.choice);
+    std::fprintf(stderr,
+                 "%-30s %5d rows: own %8.2f us (split %d, fragments %d), library %8.2f us of %zu, its "
+                 "first %8.2f\n",
+                 matrix.name, m, own.us > 1e29 ? 0.0 : own.us, own.choice.split, own.choice.fragments,
+                 library.us > 1e29 ? 0.0 : library.us, proposed.size(), first);
+    return ok_status();
+  }
+
+  LibraryCall call_of(const Matrix& matrix, int m, int call) const {
+    LibraryCall out;
+    out.shape = {.m = m, .n = matrix.n, .k = matrix.k, .in = DType::bf16, .out = out_dtype_, .residual = matrix.adds};
+    out.x = x_.view().pointer;
+    out.x_stride = matrix.k;
+    out.weight = weights_[static_cast<std::size_t>(call) % weights_.size()].rows();
+    out.residual = matrix.adds ? out_.view().pointer : nullptr;
+    out.residual_stride = out.out_stride = matrix.n;
+    out.out = out_.view().pointer;
+    out.workspace = workspace_.view().pointer;
+    return out;
+  }
+  int num_calls() const { return std::max(4, static_cast<int>(weights_.size())); }
+
+  double try_algorithm(const Matrix& matrix, int m, const cublasLtMatmulAlgo_t& algorithm, Timed& best) {
+    const Stream stream = cuda_.default_stream();
+    const double us = median_call_us(
+        cuda_, num_calls(), [&](int call) { return library_.run(call_of(matrix, m, call), algorithm, stream.native); });
+    if (us <= 0 || us >= best.us) return us;
+    best.us = us;
+    best.choice = {};
+    std::copy_n(algorithm.data, best.choice.algorithm.size(), best.choice.algorithm.begin());
+    return us;
+  }
+
+  void try_cut(const Matrix& matrix, int m, StreamCut cut, Timed& best) {
+    Arena none;
+    OpContext context{.device = cuda_, .stream = cuda_.default_stream(), .arena = none};
+    const double us = median_call_us(cuda_, num_calls(), [&](int call) {
+      LinearArgs args;
+      args.x = x_.view().slice(0, m);
+      args.weight = &weights_[static_cast<std::size_t>(call) % weights_.size()];
+      args.out = TensorView(out_.view().pointer, out_dtype_, {m, matrix.n}, cuda_.id());
+      if (matrix.adds) args.residual = args.out;
+      return stream_linear(context, args, cut);
+    });
+    if (us <= 0 || us >= best.us) return;
+    best.us = us;
+    best.choice.split = cut.split;
+    best.choice.fragments = cut.fragments;
+  }
+
+  void write(const Matrix& matrix, int m, const LinearChoice& choice) const {
+    std::printf("    {%lld, %lld, DType::bf16, DType::%s, %d, %d, %d", static_cast<long long>(matrix.n),
+                static_cast<long long>(matrix.k), std::string(dtype_name(out_dtype_)).c_str(), m, choice.split,
+                choice.fragments);
+    if (!choice.streams()) {
+      const char* separator = ", {";
+      for (const std::uint64_t word : choice.algorithm) {
+        std::printf("%s0x%llx", separator, static_cast<unsigned long long>(word));
+        separator = ", ";
+      }
+      std::printf("}");
+    }
+    std::printf("},\n");
+    std::fflush(stdout);
+  }
+
+  Device& cuda_;
+  LinearLibrary& library_;
+  std::vector<LinearWeight> weights_;
+  ProbeMatrix x_;
+  DType out_dtype_ = DType::bf16;
+  Tensor out_, workspace_;
+};
+
+int run(std::string_view wanted) {
+  auto cuda = make_cuda_device(0);
+  auto library = cuda ? LinearLibrary::of(**cuda) : Result<LinearLibrary*>(cuda.error());
+  if (!library) {
+    std::fprintf(stderr, "%s\n", library.error().message.c_str());
+    return 1;
+  }
+  std::printf("// Written by bench/linear_tune; do not edit.\n// %s, cuBLASLt %zu.\nkLinearTableVersion = %zu;\n",
+              (*cuda)->description().c_str(), (*library)->version(), (*library)->version());
+  std::printf("constexpr LinearChoice kLinearTable[] = {\n");
+  Tuner tuner(**cuda, **library);
+  for (const Matrix& matrix : kMatrices) {
+    if (std::string_view(matrix.name).find(wanted) == std::string_view::npos) continue;
+    if (const Status tuned = tuner.tune(matrix); !tuned) {
+      std::fprintf(stderr, "%s: %s\n", matrix.name, tuned.error().message.c_str());
+      return 1;
+    }
+  }
+  std::printf("    {},  // the end\n};\n");
+  return 0;
+}
+
+}  // namespace
+}  // namespace mstar::bench
+
+int main(int argc, char** argv) { return mstar::bench::run(argc > 1 ? argv[1] : ""); }
