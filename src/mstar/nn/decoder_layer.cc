@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "mstar/ops/attention/attention.h"
-#include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/qkv_prepare/qkv_prepare.h"
 
 namespace mstar::nn {
@@ -76,11 +75,9 @@ Status DecoderLayer::attend(OpContext& ops, TensorView x, TensorView normed, Ten
 }
 
 Status DecoderLayer::feed_forward(OpContext& ops, TensorView x, TensorView normed) const {
-  TensorView both = ops.temporary(ops.activations, {x.dim(0), 2 * dims_.ffn_dim});
-  MSTAR_TRY(gate_up_.run(ops, normed, both));
-  const TensorView gate = columns(both, 0, dims_.ffn_dim);
-  MSTAR_TRY(silu_mul(ops, {.gate = gate, .up = columns(both, dims_.ffn_dim, 2 * dims_.ffn_dim), .out = gate}));
-  return down_.run(ops, gate, x, Activation::none, x);
+  const TensorView hidden = ops.temporary(ops.activations, {x.dim(0), dims_.ffn_dim});
+  MSTAR_TRY(gate_up_.run_gated(ops, normed, hidden));
+  return down_.run(ops, hidden, x, Activation::none, x);
 }
 
 Status DecoderLayer::run(OpContext& ops, TensorView x, TensorView positions, const Rotary& rotary, RaggedView rows,
@@ -100,10 +97,10 @@ Status DecoderLayer::run(OpContext& ops, TensorView x, TensorView positions, con
 std::size_t DecoderLayer::workspace_bytes(int tokens, int num_threads, const Rotary& rotary) const {
   const std::int64_t t = tokens;
   return floats(t * dims_.dim) +
-         std::max(floats(t * dims_.qkv_width()) + floats(t * dims_.q_width()), floats(t * 2 * dims_.ffn_dim)) +
+         std::max(floats(t * dims_.qkv_width()) + floats(t * dims_.q_width()), floats(t * dims_.ffn_dim)) +
          std::max({attention_paged_workspace_bytes(dims_.head_dim, num_threads), rotary.workspace_bytes(num_threads),
                    qkv_.workspace_bytes(tokens, num_threads), out_.workspace_bytes(tokens, num_threads),
-                   gate_up_.workspace_bytes(tokens, num_threads), down_.workspace_bytes(tokens, num_threads)});
+                   gate_up_.gated_workspace_bytes(tokens, num_threads), down_.workspace_bytes(tokens, num_threads)});
 }
 
 std::size_t DecoderLayer::bytes() const {

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "mstar/nn/decoder_layer.h"
-#include "mstar/ops/elementwise/elementwise.h"
-
 namespace mstar::nn {
 
 Result<GatedMlp> GatedMlp::load(const LoadContext& context, const std::string& name, int dim, int ffn_dim) {
@@ -17,18 +14,16 @@ Result<GatedMlp> GatedMlp::load(const LoadContext& context, const std::string& n
 
 Status GatedMlp::run(OpContext& ops, TensorView normed, TensorView x) const {
   const auto mark = ops.arena.mark();
-  const TensorView both = ops.temporary(ops.activations, {x.dim(0), 2 * ffn_dim_});
-  MSTAR_TRY(gate_up_.run(ops, normed, both));
-  const TensorView gate = columns(both, 0, ffn_dim_);
-  MSTAR_TRY(silu_mul(ops, {.gate = gate, .up = columns(both, ffn_dim_, 2 * ffn_dim_), .out = gate}));
-  MSTAR_TRY(down_.run(ops, gate, x, Activation::none, x));
+  const TensorView hidden = ops.temporary(ops.activations, {x.dim(0), ffn_dim_});
+  MSTAR_TRY(gate_up_.run_gated(ops, normed, hidden));
+  MSTAR_TRY(down_.run(ops, hidden, x, Activation::none, x));
   ops.arena.rewind(mark);
   return ok_status();
 }
 
 std::size_t GatedMlp::workspace_bytes(int tokens, int num_threads) const {
-  return static_cast<std::size_t>(tokens) * 2 * static_cast<std::size_t>(ffn_dim_) * sizeof(float) + 256 +
-         std::max(gate_up_.workspace_bytes(tokens, num_threads), down_.workspace_bytes(tokens, num_threads));
+  return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(ffn_dim_) * sizeof(float) + 256 +
+         std::max(gate_up_.gated_workspace_bytes(tokens, num_threads), down_.workspace_bytes(tokens, num_threads));
 }
 
 }  // namespace mstar::nn

@@ -4,6 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include "mstar/ops/elementwise/elementwise.h"
+#include "mstar/ops/linear/gated_linear.h"
+
 namespace mstar::nn {
 namespace {
 
@@ -37,6 +40,7 @@ Result<Linear> Linear::load(const LoadContext& context, const std::string& name,
   const auto pack = [&]() -> Status {
     if (sources.empty()) return ok_status();
     MSTAR_TRY_ASSIGN(LinearWeight weight, LinearWeight::pack(context.device, sources, *storage, context.pool));
+    if (context.batch_invariant) weight.keep_one_order();
     out.parts_.push_back(std::move(weight));
     sources.clear();
     return ok_status();
@@ -90,6 +94,25 @@ std::size_t Linear::workspace_bytes(std::int64_t num_rows, int num_threads) cons
   std::size_t most = 0;
   for (const LinearWeight& part : parts_) most = std::max(most, linear_workspace_bytes(part, num_rows, num_threads));
   return most;
+}
+
+Status Linear::run_gated(OpContext& ops, TensorView x, TensorView out) const {
+  if (bias_) return internal_error("a gated layer has a bias");
+  if (parts_.size() == 1) return gated_linear(ops, {.x = x, .weight = &parts_[0], .out = out});
+  const std::size_t mark = ops.arena.mark();
+  const std::int64_t half = out.dim(1);
+  const TensorView both = ops.temporary(out.dtype, {x.dim(0), 2 * half});
+  MSTAR_TRY(run(ops, x, both));
+  MSTAR_TRY(silu_mul(ops, {.gate = columns(both, 0, half), .up = columns(both, half, half), .out = out}));
+  ops.arena.rewind(mark);
+  return ok_status();
+}
+
+std::size_t Linear::gated_workspace_bytes(std::int64_t num_rows, int num_threads) const {
+  std::int64_t num_outputs = 0;
+  for (const LinearWeight& part : parts_) num_outputs += part.num_outputs();
+  return static_cast<std::size_t>(num_rows * num_outputs) * sizeof(float) + 256 +
+         workspace_bytes(num_rows, num_threads);
 }
 
 std::size_t Linear::bytes() const {

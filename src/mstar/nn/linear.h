@@ -17,6 +17,8 @@ struct LoadContext {
   Device& device;
   DType storage = DType::f32;  // of matrices: f32, f16, bf16 or i8; vectors are f32
   ThreadPool* pool = nullptr;  // packs weights faster
+  // On CUDA: one order of sums for every number of rows (LinearWeight::keep_one_order).
+  bool batch_invariant = false;
   // Matrices that the checkpoint holds in blocks stay in blocks where the device computes with them (CPU). If false, or
   // elsewhere, they become `storage` like the others.
   bool keep_blocks = true;
@@ -34,6 +36,9 @@ class Linear {
   Status run(OpContext& ops, TensorView x, TensorView out, Activation activation = Activation::none,
              TensorView residual = {}) const;
   std::size_t workspace_bytes(std::int64_t num_rows, int num_threads) const;
+  // out [M, num_outputs / 2] = silu(gate) * up, the outputs being those of gate and then those of up. No bias.
+  Status run_gated(OpContext& ops, TensorView x, TensorView out) const;
+  std::size_t gated_workspace_bytes(std::int64_t num_rows, int num_threads) const;
   // Of a layer of one part, for tied embeddings.
   const LinearWeight& weight() const {
     MSTAR_CHECK(parts_.size() == 1);
