@@ -28,6 +28,8 @@ Status launch(OpContext& context, StreamProblem& p) {
   const int room = num_processors * (shared_bytes <= kSharedOfPair ? 2 : 1) / (p.split * turns);
   const int units = std::max(1, std::min(p.num_tiles, room));
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  // So that there is room for two blocks.
+  cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(units * p.split), static_cast<unsigned>(turns));
   config.blockDim = dim3(Layout::kThreads);
