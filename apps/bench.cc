@@ -135,6 +135,7 @@ Result<load::LoadConfig> read_flags(const BenchFlags& flags) {
   out.api_key = flags.api_key;
   out.num_requests = flags.num_requests;
   out.num_threads = flags.client_threads;
+  out.kernel_times = flags.kernel_times;
   out.timeout_s = flags.timeout_s;
   return out;
 }
@@ -223,6 +224,8 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
   command.add_option("--seed", flags.seed, "of lengths, prompts and times")->capture_default_str();
   command.add_option("--timeout", flags.timeout_s, "seconds that one request may take")->capture_default_str();
   command.add_option("--client-threads", flags.client_threads, "threads of this client")->capture_default_str();
+  command.add_flag("--kernel-times", flags.kernel_times,
+                   "take the kernel's word for when pieces arrive, so that delays of this client do not count");
   command.add_option("--server-pid", flags.server_pid, "process whose CPU time is measured meanwhile");
   command.add_option("--json", flags.json, "file for all figures");
 }

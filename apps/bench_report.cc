@@ -118,7 +118,8 @@ Json config_json(const load::LoadConfig& config) {
            {"output", text_of(w.output_tokens)},
            {"ignore_eos", w.ignore_eos},
            {"temperature", w.temperature},
-           {"client_threads", config.num_threads}};
+           {"client_threads", config.num_threads},
+           {"kernel_times", config.kernel_times}};
   if (w.route == load::CompletionRoute::completions) out["vocab"] = text_of(w.token_ids);
   if (config.mode == LoadMode::closed) out["concurrency"] = config.concurrency;
   if (config.mode == LoadMode::open) out["rate"] = config.rate_per_s;

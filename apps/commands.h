@@ -102,6 +102,7 @@ struct BenchFlags {
   std::uint64_t seed = 0;
   double timeout_s = 600;
   int client_threads = 1;
+  bool kernel_times = false;
   std::optional<int> server_pid;
   std::string json;
 };

@@ -87,6 +87,26 @@ TEST(Queue, OrderPerProducerAndClose) {
   EXPECT_FALSE(queue.push(1));
 }
 
+TEST(Queue, TakesAllWhatIsLeftInOrder) {
+  Queue<int> queue;
+  std::vector<int> items = {1, 2, 3, 4, 5};
+  EXPECT_TRUE(queue.push_all(items));
+  EXPECT_EQ(queue.pop(), 1);
+  queue.push(6);
+  EXPECT_EQ(queue.take_all(), (std::vector<int>{2, 3, 4, 5, 6}));
+  EXPECT_TRUE(queue.take_all().empty());
+  for (int i = 0; i < 100; ++i) queue.push(i);
+  for (int i = 0; i < 60; ++i) EXPECT_EQ(queue.pop(), i);
+  std::vector<int> rest;
+  queue.take_all(rest);
+  ASSERT_EQ(rest.size(), 40u);
+  EXPECT_EQ(rest.front(), 60);
+  EXPECT_EQ(rest.back(), 99);
+  queue.close();
+  EXPECT_FALSE(queue.push_all(items));
+  EXPECT_FALSE(queue.pop());
+}
+
 TEST(ByteReader, NeverReadsPastTheEnd) {
   const std::byte bytes[] = {std::byte{1}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{9}};
   ByteReader reader(bytes);

@@ -1,11 +1,17 @@
 #include "mstar/load/http_client.h"
 
+#include <sys/socket.h>
+#include <sys/uio.h>
+
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
 #include <optional>
 
 namespace mstar::load {
@@ -83,8 +89,10 @@ Result<std::vector<tcp::endpoint>> resolve(const HttpUrl& url) {
 
 class HttpClient::Wire : public std::enable_shared_from_this<HttpClient::Wire> {
  public:
-  Wire(net::io_context& io, const HttpUrl& url, const std::vector<tcp::endpoint>& endpoints)
-      : url_(url), endpoints_(endpoints), socket_(io) {}
+  Wire(net::io_context& io, const HttpUrl& url, const std::vector<tcp::endpoint>& endpoints, bool kernel_times)
+      : url_(url), endpoints_(endpoints), socket_(io), kernel_times_(kernel_times) {}
+
+  std::int64_t arrived_ns() const { return arrived_ns_; }
 
   void start(HttpCall call, AnswerSink& sink) {
     ++call_;
@@ -117,6 +125,7 @@ class HttpClient::Wire : public std::enable_shared_from_this<HttpClient::Wire> {
                          if (error) return self->end(ExchangeFault::connect, error.message());
                          error_code ignored;
                          self->socket_.set_option(tcp::no_delay(true), ignored);
+                         if (self->kernel_times_) self->ask_for_times();
                          self->send();
                        });
   }
@@ -134,11 +143,51 @@ class HttpClient::Wire : public std::enable_shared_from_this<HttpClient::Wire> {
     read();
   }
 
+  void ask_for_times() {
+    const int yes = 1;
+    (void)::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_TIMESTAMPNS, &yes, sizeof yes);
+    error_code ignored;
+    socket_.non_blocking(true, ignored);
+  }
+
   void read() {
+    if (kernel_times_) return read_with_time();
     socket_.async_read_some(buffer_.prepare(kReadBytes),
                             [self = shared_from_this(), call = call_](const error_code& error, std::size_t num_bytes) {
                               if (self->call_ == call) self->on_read(error, num_bytes);
                             });
+  }
+
+  void read_with_time() {
+    socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this(), call = call_](error_code error) {
+      if (self->call_ != call) return;
+      std::size_t num_bytes = 0;
+      if (!error) num_bytes = self->receive(error);
+      if (error == net::error::would_block) return self->read_with_time();
+      self->on_read(error, num_bytes);
+    });
+  }
+
+  std::size_t receive(error_code& error) {
+    const auto room = buffer_.prepare(kReadBytes);
+    iovec part{room.data(), room.size()};
+    alignas(cmsghdr) std::array<char, 128> control;
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT);
+    if (got == 0) error = net::error::eof;
+    if (got < 0) error = error_code(errno, boost::system::system_category());
+    arrived_ns_ = -1;
+    for (cmsghdr* each = CMSG_FIRSTHDR(&message); got > 0 && each; each = CMSG_NXTHDR(&message, each)) {
+      if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_TIMESTAMPNS) continue;
+      timespec at = {};
+      std::memcpy(&at, CMSG_DATA(each), sizeof at);
+      arrived_ns_ = static_cast<std::int64_t>(at.tv_sec) * 1'000'000'000 + at.tv_nsec;
+    }
+    return got > 0 ? static_cast<std::size_t>(got) : 0;
   }
 
   void on_read(const error_code& error, std::size_t num_bytes) {
@@ -198,10 +247,14 @@ class HttpClient::Wire : public std::enable_shared_from_this<HttpClient::Wire> {
   std::uint64_t call_ = 0;
   std::size_t num_received_ = 0;
   bool may_send_again_ = false;
+  const bool kernel_times_;
+  std::int64_t arrived_ns_ = -1;
 };
 
-HttpClient::HttpClient(net::io_context& io, const HttpUrl& url, const std::vector<tcp::endpoint>& endpoints)
-    : wire_(std::make_shared<Wire>(io, url, endpoints)) {}
+HttpClient::HttpClient(net::io_context& io, const HttpUrl& url, const std::vector<tcp::endpoint>& endpoints,
+                       bool kernel_times)
+    : wire_(std::make_shared<Wire>(io, url, endpoints, kernel_times)) {}
+std::int64_t HttpClient::arrived_ns() const { return wire_->arrived_ns(); }
 HttpClient::~HttpClient() { wire_->cancel(); }
 void HttpClient::start(HttpCall call, AnswerSink& sink) { wire_->start(std::move(call), sink); }
 void HttpClient::cancel() { wire_->cancel(); }

@@ -55,7 +55,7 @@ class AnswerSink {
 class HttpClient {
  public:
   HttpClient(boost::asio::io_context& io, const HttpUrl& url,
-             const std::vector<boost::asio::ip::tcp::endpoint>& endpoints);
+             const std::vector<boost::asio::ip::tcp::endpoint>& endpoints, bool kernel_times = false);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -64,6 +64,9 @@ class HttpClient {
   void start(HttpCall call, AnswerSink& sink);
   // Ends the call without a word to its sink, and closes the connection. Not from inside of a sink's function.
   void cancel();
+  // With kernel_times: when the kernel took in the last of the bytes that are being handed on, in nanoseconds of
+  // CLOCK_REALTIME. Before this process found them, so that its own delay is not part of it. -1: not known.
+  std::int64_t arrived_ns() const;
 
  private:
   class Wire;

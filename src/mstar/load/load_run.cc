@@ -32,7 +32,8 @@ struct LoadRun::Shared {
   std::vector<net::ip::tcp::endpoint> endpoints;
   std::vector<double> arrivals_s;  // open loop
   Clock::time_point start;
-  std::atomic<int> next{0};  // the next request of the workload, unless they come at their times
+  std::int64_t start_ns = 0;  // the same of CLOCK_REALTIME
+  std::atomic<int> next{0};   // the next request of the workload, unless they come at their times
   std::atomic<bool> stopping{false};
   std::atomic<int> num_ended{0}, num_failed{0}, num_open{0};
   std::atomic<std::int64_t> num_pieces{0};
@@ -50,7 +51,10 @@ namespace {
 class Lane final : public AnswerSink {
  public:
   Lane(Shard& shard, LoadRun::Shared& shared, net::io_context& io)
-      : shard_(shard), shared_(shared), io_(io), client_(io, shared.config.url, shared.endpoints) {}
+      : shard_(shard),
+        shared_(shared),
+        io_(io),
+        client_(io, shared.config.url, shared.endpoints, shared.config.kernel_times) {}
 
   bool is_open() const { return open_; }
   std::int64_t begin_us() const { return record_.begin_us; }
@@ -91,7 +95,8 @@ class Lane final : public AnswerSink {
       error_body_.append(bytes.substr(0, kErrorBodyBytes - std::min(kErrorBodyBytes, error_body_.size())));
       return;
     }
-    const std::int64_t now_us = shared_.now_us();
+    const std::int64_t arrived_ns = client_.arrived_ns();
+    const std::int64_t now_us = arrived_ns < 0 ? shared_.now_us() : (arrived_ns - shared_.start_ns) / 1000;
     const Status fine = parser_.push(bytes, [&](std::string_view, std::string_view data) { on_event(data, now_us); });
     if (!fine) fail("malformed stream", fine.error().message);
     // A stream that has failed need not end; but its client is at work right now.
@@ -305,6 +310,8 @@ std::vector<RequestRecord> LoadRun::run() {
   std::vector<std::unique_ptr<Shard>> shards;
   for (int i = 0; i < shared_->config.num_threads; ++i) shards.push_back(std::make_unique<Shard>(*shared_, i));
   shared_->start = Clock::now();
+  shared_->start_ns =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   {
     std::lock_guard lock(shared_->mutex);
     for (const auto& each : shards) shared_->shards.push_back(each.get());

@@ -31,6 +31,7 @@ struct LoadConfig {
   double rate_per_s = 1;   // open
   double timeout_s = 600;  // of one request, from its start to its end
   int num_threads = 1;
+  bool kernel_times = false;      // pieces arrive when the kernel takes them in, not when this process finds them
   std::uint64_t first_index = 0;  // of the workload's requests
 };
 

@@ -68,6 +68,16 @@ TEST(LoadRun, ClosedLoopKeepsItsConnections) {
   EXPECT_EQ(bodies.size(), 40u);
 }
 
+// A client that is late does not see its answers late.
+TEST(LoadRun, TheKernelsTimesAreOfTheSameClock) {
+  const FakeCompletions server(FakeCompletions::well);
+  LoadConfig config = config_for(server);
+  config.num_requests = 20;
+  config.concurrency = 4;
+  config.kernel_times = true;
+  expect_all_well(run(config), 20);
+}
+
 TEST(LoadRun, OfflineOpensAllAtOnce) {
   std::atomic<int> waiting{0};
   const FakeCompletions server([&](const FakeRequest& request, FakeWire& wire) {
