@@ -13,7 +13,7 @@ using decl::PartitionRef;
 
 namespace {
 constexpr std::int64_t kStatsPeriodUs = 50000;
-constexpr std::size_t kMaxTold = 64;
+constexpr std::size_t kMaxTold = 256;
 }  // namespace
 
 Worker::Worker(WorkerOptions options, wire::Mesh& mesh) : options_(std::move(options)), mesh_(mesh) {}
@@ -120,7 +120,7 @@ bool Worker::poll() {
   return worked;
 }
 
-// Of a step's many messages each would wake the conductor: they leave by the dozen, and before the worker waits.
+// Of a step's many messages each would wake the conductor: they leave by the hundred, and before the worker waits.
 void Worker::tell_conductor(wire::ToConductor message) {
   to_conductor_.push_back(std::move(message));
   if (to_conductor_.size() >= kMaxTold) flush_to_conductor();
