@@ -31,11 +31,9 @@ bool linear_cuda_library_fits(const OpContext&, const LinearArgs& args) {
   if (args.weight->keeps_one_order() || !(storage == args.x.dtype)) return false;
   if (args.out.dtype != DType::f32 && args.out.dtype != args.x.dtype) return false;
   if (!is_matrix_of_library(args.x) || !is_matrix_of_library(args.out)) return false;
-  if (args.x.dim(0) < kFewestRows) {
-    const LinearChoice* const choice = linear_choice(args.x.dim(0), args.weight->num_outputs(),
-                                                     args.weight->num_inputs(), args.x.dtype, args.out.dtype);
-    if (!choice || choice->streams()) return false;
-  }
+  if (args.x.dim(0) < kFewestRows && streams_faster(args.x.dim(0), args.weight->num_outputs(),
+                                                    args.weight->num_inputs(), args.x.dtype, args.out.dtype))
+    return false;
   if (!args.residual.pointer) return true;
   // What follows the product in `out` needs the residual still to be there.
   return is_matrix_of_library(args.residual) &&

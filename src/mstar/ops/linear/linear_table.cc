@@ -19,4 +19,10 @@ const LinearChoice* linear_choice(std::int64_t m, std::int64_t n, std::int64_t k
   return best && (best->streams() || same_version) ? best : nullptr;
 }
 
+bool streams_faster(std::int64_t m, std::int64_t n, std::int64_t k, DType in, DType out) {
+  constexpr std::int64_t kNarrowOutputs = 2048;
+  const LinearChoice* const choice = linear_choice(m, n, k, in, out);
+  return choice ? choice->streams() : n <= kNarrowOutputs;
+}
+
 }  // namespace mstar
