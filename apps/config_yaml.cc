@@ -81,6 +81,7 @@ void read_server(const YamlNode& node, YamlFaults& faults, server::ServerConfig&
   map.integer("max_connections", 1, 1'000'000, connections);
   map.integer("io_threads", 1, 256, out.num_io_threads);
   map.boolean("keep_alive", out.keep_alive);
+  map.boolean("io_uring", out.io_uring);
   std::string cors_origin;
   if (map.text("cors_origin", cors_origin)) {
     out.cors_origins.clear();

@@ -191,6 +191,51 @@ TEST_F(CallLifeTest, EventsThatComeTogetherLeaveTogether) {
   EXPECT_LT(answer.chunks.size(), 10'000u);
 }
 
+// Several loops, many streams at once, frames that leave together: each client gets its own bytes in their order.
+TEST_F(CallLifeTest, ManyStreamsKeepTheirBytes) {
+  constexpr std::size_t kClients = 60;
+  constexpr int kPieces = 40;
+  for (const bool io_uring : {true, false}) {
+    ServerConfig config;
+    config.num_io_threads = 3;
+    config.io_uring = io_uring;
+    start(config);
+    frontend.set_script([](FakeJob& job) {
+      const std::string name(job.request.media[0].bytes.text());
+      for (int i = 0; i < kPieces && !job.aborted; ++i) {
+        job.text(name + "/" + std::to_string(i) + ";");
+        std::this_thread::sleep_for(std::chrono::microseconds(500));
+      }
+      job.finish();
+    });
+    std::vector<TestClient> clients;
+    clients.reserve(kClients);
+    for (std::size_t c = 0; c < kClients; ++c) {
+      clients.emplace_back(port);
+      ASSERT_TRUE(clients.back().send(
+          post_form("/v1/audio/transcriptions",
+                    {{"@file", "client " + std::to_string(c)}, {"model", "whisper-1"}, {"stream", "true"}})));
+    }
+    for (std::size_t c = 0; c < kClients; c += 7) clients[c].reset();
+    for (std::size_t c = 0; c < kClients; ++c) {
+      if (c % 7 == 0) continue;
+      const TestAnswer answer = clients[c].read();
+      EXPECT_TRUE(answer.complete);
+      std::string wanted;
+      for (int i = 0; i < kPieces; ++i) wanted += "client " + std::to_string(c) + "/" + std::to_string(i) + ";";
+      EXPECT_THAT(answer.body, testing::HasSubstr("\"text\":\"" + wanted + "\""));
+      std::string deltas;
+      for (std::size_t at = 0; (at = answer.body.find("\"delta\":\"", at)) != std::string::npos;) {
+        at += 9;
+        deltas += answer.body.substr(at, answer.body.find('"', at) - at);
+      }
+      EXPECT_EQ(deltas, wanted);
+    }
+    EXPECT_TRUE(eventually([&] { return metric("mstar_http_calls_in_flight") == "mstar_http_calls_in_flight 0"; }));
+    server.reset();
+  }
+}
+
 TEST_F(CallLifeTest, OldClientsGetStreamsUntilClose) {
   start();
   std::string request = transcription({{"stream", "true"}});

@@ -26,37 +26,8 @@ constexpr milliseconds kPeerCheck{1000};
 
 }  // namespace
 
-void Exchange::put(std::size_t choice, RequestEvent event) {
-  {
-    std::lock_guard lock(mutex_);
-    if (closed_) return;
-    events_.push_back({choice, std::move(event)});
-    if (std::exchange(woken_, true)) return;
-  }
-  net::post(strand_, [weak = connection_] {
-    if (auto connection = weak.lock()) connection->on_events();
-  });
-}
-
-std::vector<ChoiceEvent> Exchange::take() {
-  std::lock_guard lock(mutex_);
-  woken_ = false;
-  return std::exchange(events_, {});
-}
-
-void Exchange::close() {
-  std::lock_guard lock(mutex_);
-  closed_ = true;
-  events_.clear();
-}
-
-bool Exchange::closed() const {
-  std::lock_guard lock(mutex_);
-  return closed_;
-}
-
-Connection::Connection(std::shared_ptr<net::io_context> io, Socket socket, std::shared_ptr<ServerCore> core)
-    : io_(std::move(io)),
+Connection::Connection(std::shared_ptr<IoLoop> loop, Socket socket, std::shared_ptr<ServerCore> core)
+    : loop_(std::move(loop)),
       core_(std::move(core)),
       config_(core_->config),
       socket_(std::move(socket)),
@@ -71,8 +42,7 @@ Connection::Connection(std::shared_ptr<net::io_context> io, Socket socket, std::
 
 Connection::~Connection() {
   // Reached without close() only when it was refused, or when a handler was lost to an exception.
-  abort_call("lost");
-  close();
+  lose();
 }
 
 void Connection::start() {
@@ -214,6 +184,7 @@ void Connection::linger(bool unread_body) {
 }
 
 void Connection::close() {
+  if (sending_) loop_->flush_sends();
   if (phase_ == Phase::closed) return;
   phase_ = Phase::closed;
   set_busy(false);
@@ -223,6 +194,11 @@ void Connection::close() {
   timer_.cancel();
   core_->remove(this);
   core_->metrics.connection_closed();
+}
+
+void Connection::lose() {
+  abort_call("lost");
+  close();
 }
 
 SteadyTime Connection::read_deadline() const {
@@ -298,7 +274,8 @@ void Connection::check_deadlines() {
                                : "the request waited longer than " + limit + " for its turn; try again later",
                    "request_timeout");
     abort_call("timeout");
-    return finish_call(&error, false, {});
+    std::string nothing;
+    return finish_call(&error, false, nothing);
   }
   if (now >= peer_check_at_) check_peer();
   if (now >= keep_alive_at_) send_keep_alive();

@@ -1,22 +1,22 @@
 // One client connection: reads requests one after the other, hands them on, writes the answers.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/basic_stream_socket.hpp>
 #include <boost/asio/basic_waitable_timer.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/strand.hpp>
 #include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "mstar/server/answer.h"
 #include "mstar/server/endpoints.h"
+#include "mstar/server/io_loop.h"
 #include "mstar/server/request_reader.h"
 #include "mstar/server/response_head.h"
 #include "mstar/server/server_core.h"
@@ -25,49 +25,39 @@
 namespace mstar::server {
 
 namespace net = boost::asio;
-using Strand = net::strand<net::io_context::executor_type>;
-using Socket = net::basic_stream_socket<net::ip::tcp, Strand>;
-using Timer = net::basic_waitable_timer<std::chrono::steady_clock, net::wait_traits<std::chrono::steady_clock>, Strand>;
+using Executor = net::io_context::executor_type;
+using Socket = net::basic_stream_socket<net::ip::tcp, Executor>;
+using Timer =
+    net::basic_waitable_timer<std::chrono::steady_clock, net::wait_traits<std::chrono::steady_clock>, Executor>;
 
-class Connection;
+// A call in flight, for those who work for it on other threads.
+class OpenCall final {
+ public:
+  explicit OpenCall(CallSlot in) : slot(in) {}
+  void close() { closed_ = true; }
+  bool closed() const { return closed_; }  // any: nobody waits for it any more
+  const CallSlot slot;                     // for its events
+
+ private:
+  std::atomic<bool> closed_{false};
+};
+
+// The runtime's end of one choice. It may outlive the connection and the server.
+class ChoiceSink final : public EventSink {
+ public:
+  ChoiceSink(std::shared_ptr<IoLoop> loop, CallSlot call, std::size_t choice)
+      : loop_(std::move(loop)), call_(call), choice_(choice) {}
+  void on_event(RequestEvent event) override { loop_->put(call_, choice_, std::move(event)); }
+
+ private:
+  const std::shared_ptr<IoLoop> loop_;
+  const CallSlot call_;
+  const std::size_t choice_;
+};
 
 struct ChoiceEvent {
   std::size_t choice;
   RequestEvent event;
-};
-
-// Where the runtime's events of a call wait for the connection. It may outlive the connection and the server. Owners:
-// the connection and its sinks.
-class Exchange final {
- public:
-  Exchange(std::shared_ptr<net::io_context> io, Strand strand, std::weak_ptr<Connection> connection)
-      : io_(std::move(io)), strand_(std::move(strand)), connection_(std::move(connection)) {}
-  // Thread: the runtime's. Queues the event and wakes the connection's strand.
-  void put(std::size_t choice, RequestEvent event);
-  std::vector<ChoiceEvent> take();
-  void close();         // later events are dropped
-  bool closed() const;  // nobody waits for them any more
-
- private:
-  const std::shared_ptr<net::io_context> io_;  // keeps strand_ valid
-  const Strand strand_;
-  const std::weak_ptr<Connection> connection_;
-  mutable std::mutex mutex_;
-  std::vector<ChoiceEvent> events_;
-  bool woken_ = false;
-  bool closed_ = false;
-};
-
-// The runtime's end of one choice.
-class ChoiceSink final : public EventSink {
- public:
-  ChoiceSink(std::shared_ptr<Exchange> exchange, std::size_t choice)
-      : exchange_(std::move(exchange)), choice_(choice) {}
-  void on_event(RequestEvent event) override { exchange_->put(choice_, std::move(event)); }
-
- private:
-  const std::shared_ptr<Exchange> exchange_;
-  const std::size_t choice_;
 };
 
 // What a call's body asks for, or why it asks for nothing.
@@ -77,17 +67,23 @@ struct ParsedCall {
   std::optional<HttpError> error;
 };
 
-// Thread: all of it runs on the strand, but for the functions marked "any", which post to it.
+// Thread: all of it runs on its loop, but for the functions marked "any", which post to it.
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(std::shared_ptr<net::io_context> io, Socket socket, std::shared_ptr<ServerCore> core);
+  Connection(std::shared_ptr<IoLoop> loop, Socket socket, std::shared_ptr<ServerCore> core);
   ~Connection();
 
   void start();              // any; once
   void start_turned_away();  // any; once: says 503 and closes
   void stop_when_idle();     // any
   void stop_now();           // any; aborts a call in flight
-  void on_events();          // by Exchange
+
+  // By the loop: an event of the call, and the end of those in hand. `out` collects the answer's bytes in between.
+  void on_event(std::size_t choice, RequestEvent event, std::string& out);
+  void end_of_events(std::string& out);
+  // What became of a frame given to IoLoop::send().
+  void on_sent(std::string_view frame, std::size_t num_sent);
+  void lose();  // after an exception
 
  private:
   enum class Phase { head, body, call, flush, linger, closed };
@@ -113,9 +109,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void begin_call();
   void on_long_work();
   void on_call(Endpoint endpoint);
-  void on_parsed(const std::shared_ptr<Exchange>& exchange, ParsedCall& parsed);
-  void on_submitted(const std::shared_ptr<Exchange>& exchange, Result<std::vector<RequestId>> choices,
-                    bool head_at_once);
+  void in_background(std::function<void()> work);
+  void on_parsed(const std::shared_ptr<OpenCall>& call, ParsedCall& parsed);
+  void on_submitted(const std::shared_ptr<OpenCall>& call, Result<std::vector<RequestId>> choices, bool head_at_once);
   void give(Reply answer);
 
   // connection_answer.cc: answers and writing
@@ -125,20 +121,20 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void end_of_answer();
   void send_head();  // of a streamed answer
   RequestHead named_head() const;
-  void send_stream(std::string bytes, bool last);
-  void finish_call(const HttpError* error, bool finished, std::string out);
+  void send_stream(std::string_view bytes, bool last);
+  void finish_call(const HttpError* error, bool finished, std::string& out);
   void end_call();
   void abort_choices();
   void abort_call(std::string_view reason);
   void send_keep_alive();
   void enqueue(std::string bytes);
-  void write_through(std::string bytes);
+  void write_through(std::string_view bytes);
   void write();
   void on_written(const boost::system::error_code& error, std::size_t bytes);
   void on_flushed();
   void set_busy(bool busy);
 
-  const std::shared_ptr<net::io_context> io_;  // first in, last out: what follows lives on it
+  const std::shared_ptr<IoLoop> loop_;  // first in, last out: what follows lives on it
   const std::shared_ptr<ServerCore> core_;
   const ServerConfig& config_;
   Socket socket_;
@@ -159,14 +155,16 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   int status_ = 0;  // of the current answer
   std::string request_id_;
 
-  std::shared_ptr<Exchange> exchange_;    // null: no call in flight
+  std::shared_ptr<OpenCall> call_;        // null: no call in flight
   std::unique_ptr<AnswerWriter> answer_;  // null: the call's body has not been read
   RequestId call_id_;                     // of its first choice
   std::vector<RequestId> choices_;        // invalid where a choice has ended; empty before the runtime has them
   bool has_events_ = false;               // something came of the runtime
   std::size_t num_open_choices_ = 0;
-  std::string whole_body_;  // of an answer that does not stream
-  bool head_sent_ = false;  // of a streamed answer
+  std::vector<ChoiceEvent> held_;   // what came before choices_
+  std::optional<HttpError> fault_;  // of a choice: the call ends
+  std::string whole_body_;          // of an answer that does not stream
+  bool head_sent_ = false;          // of a streamed answer
   SteadyTime call_deadline_ = SteadyTime::max();
   SteadyTime keep_alive_at_ = SteadyTime::max();
   SteadyTime peer_check_at_ = SteadyTime::max();
@@ -178,6 +176,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::size_t sent_bytes_ = 0;  // given to the socket, since the connection began
   TransferWatch write_watch_;   // of the batch
   bool writing_ = false;
+  bool sending_ = false;  // a frame is with the loop
 };
 
 }  // namespace mstar::server

@@ -31,7 +31,7 @@ void Connection::set_busy(bool busy) {
   core_->set_busy(busy);
 }
 
-void Connection::finish_call(const HttpError* error, bool finished, std::string out) {
+void Connection::finish_call(const HttpError* error, bool finished, std::string& out) {
   const bool last = error || finished;
   if (!answer_ || !answer_->streams()) {
     whole_body_ += out;
@@ -47,7 +47,7 @@ void Connection::finish_call(const HttpError* error, bool finished, std::string 
     log_warn("{} {} failed after its answer had begun: {} {}", request_id_, log_name(reader_), error->status,
              error->message);
   }
-  send_stream(std::move(out), last);
+  send_stream(out, last);
 }
 
 void Connection::send_head() {
@@ -68,7 +68,7 @@ RequestHead Connection::named_head() const {
   return out;
 }
 
-void Connection::send_stream(std::string bytes, bool last) {
+void Connection::send_stream(std::string_view bytes, bool last) {
   if (bytes.empty() && !last) return;
   if (pending_out_bytes_ > config_.max_pending_out_bytes) {
     abort_call("slow_reader");
@@ -76,35 +76,37 @@ void Connection::send_stream(std::string bytes, bool last) {
     return close();
   }
   if (!head_sent_) send_head();
-  std::string out;
+  std::string& frame = loop_->scratch();
   if (reader_.head().version >= 11) {
-    append_http_chunk(out, bytes, last);
+    append_http_chunk(frame, bytes, last);
   } else {
-    out += bytes;
+    frame += bytes;
   }
   if (!answer_->keep_alive_frame().empty() && !last) keep_alive_at_ = steady_clock::now() + config_.sse_keep_alive;
-  if (!last) return write_through(std::move(out));
-  enqueue(std::move(out));
+  if (!last) return write_through(frame);
+  enqueue(frame);
   end_of_answer();
 }
 
 void Connection::send_keep_alive() {
   keep_alive_at_ = steady_clock::now() + config_.sse_keep_alive;
   // A client that reads nothing needs no more of them.
-  if (pending_out_bytes_ == 0) send_stream(std::string(answer_->keep_alive_frame()), false);
+  if (pending_out_bytes_ == 0) send_stream(answer_->keep_alive_frame(), false);
 }
 
 void Connection::end_call() {
   call_deadline_ = keep_alive_at_ = peer_check_at_ = SteadyTime::max();
-  if (!exchange_) return;
-  exchange_->close();
-  exchange_.reset();
+  if (!call_) return;
+  call_->close();
+  loop_->close_call(call_->slot);
+  call_.reset();
+  held_.clear();
   core_->calls.remove(request_id_, call_id_);
   core_->metrics.calls_in_flight(-1);
 }
 
 void Connection::abort_call(std::string_view reason) {
-  if (!exchange_) return;
+  if (!call_) return;
   end_call();
   core_->metrics.request_aborted(reason);
   log_info("{} {} aborted: {}", request_id_, log_name(reader_), reason);
@@ -161,6 +163,7 @@ void Connection::end_of_answer() {
 }
 
 void Connection::enqueue(std::string bytes) {
+  if (sending_) loop_->flush_sends();
   pending_out_bytes_ += bytes.size();
   if (!out_.empty() && out_.back().size() + bytes.size() <= kJoinBytes) {
     out_.back() += bytes;
@@ -170,18 +173,18 @@ void Connection::enqueue(std::string bytes) {
   write();
 }
 
-// A token's way to an idle socket: no operation is set up and no handler comes back. Faults show in the next write.
-void Connection::write_through(std::string bytes) {
-  if (!writing_ && batch_.empty() && out_.empty()) {
-    error_code error;
-    const std::size_t written = socket_.write_some(net::buffer(bytes), error);
-    if (!error) {
-      core_->metrics.sent(written);
-      sent_bytes_ += written;
-      bytes.erase(0, written);
-    }
-  }
-  if (!bytes.empty()) enqueue(std::move(bytes));
+// A token's way to an idle socket: no operation is set up and no handler comes back.
+void Connection::write_through(std::string_view bytes) {
+  if (writing_ || sending_ || !batch_.empty() || !out_.empty()) return enqueue(std::string(bytes));
+  sending_ = true;
+  loop_->send(*this, socket_.native_handle(), bytes);
+}
+
+// Faults show in the next write.
+void Connection::on_sent(std::string_view frame, std::size_t num_sent) {
+  sending_ = false;
+  sent_bytes_ += num_sent;
+  if (num_sent < frame.size()) enqueue(std::string(frame.substr(num_sent)));
 }
 
 void Connection::write() {

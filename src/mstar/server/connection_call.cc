@@ -6,6 +6,7 @@
 
 #include "mstar/server/connection.h"
 #include "mstar/server/input_api.h"
+#include "mstar/server/io_loop.h"
 
 namespace mstar::server {
 namespace {
@@ -38,15 +39,16 @@ ParsedCall parse_call(Endpoint endpoint, Form form, const ServerCore& core, std:
   return out;
 }
 
-// Gives the runtime all choices of a call, whose events go to `exchange`. Thread: any.
-Result<std::vector<RequestId>> submit_choices(Call& call, ServerCore& core, const std::shared_ptr<Exchange>& exchange) {
+// Gives the runtime all choices of a call, whose events go to the loop. Thread: any.
+Result<std::vector<RequestId>> submit_choices(Call& call, ServerCore& core, const std::shared_ptr<IoLoop>& loop,
+                                              const std::shared_ptr<OpenCall>& open) {
   try {
     CallRequests asked;
     for (std::size_t i = 0; i < num_choices(call); ++i)
-      asked.sinks.push_back(std::make_shared<ChoiceSink>(exchange, i));
+      asked.sinks.push_back(std::make_shared<ChoiceSink>(loop, open->slot, i));
     asked.requests = std::move(call.requests);
     asked.choices_per_request = call.choices_per_request;
-    asked.wanted = [exchange] { return !exchange->closed(); };
+    asked.wanted = [open] { return !open->closed(); };
     return core.frontend.submit_call(std::move(asked));
   } catch (const std::exception& thrown) {
     return internal_error(std::string("the request could not be read: ") + thrown.what());
@@ -86,29 +88,39 @@ bool Connection::is_long_work(Endpoint endpoint) const {
 
 // From here on the request has its time-out, and the client's leave ends it.
 void Connection::begin_call() {
-  exchange_ = std::make_shared<Exchange>(io_, socket_.get_executor(), weak_from_this());
+  call_ = std::make_shared<OpenCall>(loop_->open_call(*this));
   core_->metrics.calls_in_flight(1);
   phase_ = Phase::call;
   head_sent_ = false;
   has_events_ = false;
   whole_body_.clear();
   choices_.clear();
+  fault_.reset();
   call_deadline_ = steady_clock::now() + config_.request_timeout;
+}
+
+// The connection may end with what was the last to know of it, which must happen on its loop.
+void Connection::in_background(std::function<void()> work) {
+  core_->in_background([self = shared_from_this(), work = std::move(work)]() mutable {
+    std::exchange(work, nullptr)();
+    const Executor executor = self->socket_.get_executor();
+    net::post(executor, [self = std::move(self)] {});
+  });
 }
 
 void Connection::on_long_work() {
   begin_call();
   auto form = std::make_shared<Form>(reader_.take_form());
-  core_->in_background([self = shared_from_this(), exchange = exchange_, match = reader_.match(), form] {
-    if (exchange->closed()) return;
+  in_background([self = shared_from_this(), call = call_, match = reader_.match(), form] {
+    if (call->closed()) return;
     auto answer = std::make_shared<Reply>();
     try {
       *answer = answer_at_once(match, *form, self->core_->frontend, self->core_->metrics);
     } catch (const std::exception& thrown) {
       *answer = refusal(thrown_error(thrown));
     }
-    net::post(self->socket_.get_executor(), [self, exchange, answer] {
-      if (self->exchange_ != exchange) return;
+    net::post(self->socket_.get_executor(), [self, call, answer] {
+      if (self->call_ != call) return;
       self->end_call();
       self->give(std::move(*answer));
       self->arm_timer();
@@ -118,31 +130,30 @@ void Connection::on_long_work() {
 }
 
 void Connection::on_call(Endpoint endpoint) {
-  const bool in_background = is_long_work(endpoint);
+  const bool is_long = is_long_work(endpoint);
   begin_call();
   auto form = std::make_shared<Form>(reader_.take_form());
   // Without a client nobody waits for an answer, but perhaps for the word that there is none.
-  auto work = [self = shared_from_this(), exchange = exchange_, endpoint, form, id = request_id_,
-               wanted = !peer_done_] {
-    if (exchange->closed()) return;
+  auto work = [self = shared_from_this(), call = call_, endpoint, form, id = request_id_, wanted = !peer_done_] {
+    if (call->closed()) return;
     const auto parsed = std::make_shared<ParsedCall>(parse_call(endpoint, std::move(*form), *self->core_, id));
     const bool goes_on = wanted && parsed->call;
-    // Before the runtime's first event, which takes the same way.
-    net::dispatch(self->socket_.get_executor(), [self, exchange, parsed] { self->on_parsed(exchange, *parsed); });
+    // At once: places for its choices may take a while.
+    net::dispatch(self->socket_.get_executor(), [self, call, parsed] { self->on_parsed(call, *parsed); });
     if (!goes_on) return;
-    auto choices =
-        std::make_shared<Result<std::vector<RequestId>>>(submit_choices(*parsed->call, *self->core_, exchange));
-    net::dispatch(self->socket_.get_executor(), [self, exchange, parsed, choices] {
-      self->on_submitted(exchange, std::move(*choices), parsed->call->head_at_once);
+    auto choices = std::make_shared<Result<std::vector<RequestId>>>(
+        submit_choices(*parsed->call, *self->core_, self->loop_, call));
+    net::dispatch(self->socket_.get_executor(), [self, call, parsed, choices] {
+      self->on_submitted(call, std::move(*choices), parsed->call->head_at_once);
     });
   };
-  if (!in_background) return work();
-  core_->in_background(std::move(work));
+  if (!is_long) return work();
+  in_background(std::move(work));
   read();
 }
 
-void Connection::on_parsed(const std::shared_ptr<Exchange>& exchange, ParsedCall& parsed) {
-  if (exchange_ != exchange) return;  // the client has left meanwhile, or its time is over
+void Connection::on_parsed(const std::shared_ptr<OpenCall>& call, ParsedCall& parsed) {
+  if (call_ != call) return;  // the client has left meanwhile, or its time is over
   request_id_ = parsed.request_id;
   if (parsed.error) {
     end_call();
@@ -156,15 +167,16 @@ void Connection::on_parsed(const std::shared_ptr<Exchange>& exchange, ParsedCall
   arm_timer();
 }
 
-void Connection::on_submitted(const std::shared_ptr<Exchange>& exchange, Result<std::vector<RequestId>> choices,
+void Connection::on_submitted(const std::shared_ptr<OpenCall>& call, Result<std::vector<RequestId>> choices,
                               bool head_at_once) {
-  if (exchange_ != exchange) {
+  if (call_ != call) {
     for (const RequestId each : choices ? *choices : std::vector<RequestId>()) core_->frontend.abort(each);
     return;
   }
   if (!choices) {
     const HttpError error = to_http(choices.error(), Stage::submit);
-    finish_call(&error, false, {});
+    std::string nothing;
+    finish_call(&error, false, nothing);
     return arm_timer();
   }
   choices_ = std::move(*choices);
@@ -173,33 +185,38 @@ void Connection::on_submitted(const std::shared_ptr<Exchange>& exchange, Result<
   core_->calls.add(request_id_, call_id_);
   if (head_at_once && answer_->streams() && !head_sent_) send_head();
   read();  // only to see the client go
-  on_events();
+  std::string out;
+  for (ChoiceEvent& each : std::exchange(held_, {})) on_event(each.choice, std::move(each.event), out);
+  end_of_events(out);
 }
 
-void Connection::on_events() {
-  if (!exchange_ || choices_.empty()) return;
-  std::string out;
-  std::optional<HttpError> error;
-  bool finished = false;
-  for (auto& [choice, event] : exchange_->take()) {
-    has_events_ = true;
-    Status written;
-    if (const auto* chunk = std::get_if<decl::Chunk>(&event)) {
-      written = answer_->on_chunk(choice, *chunk, out);
-    } else {
-      choices_[choice] = RequestId();
-      if (const auto* done = std::get_if<Finished>(&event)) {
-        written = answer_->on_finished(choice, *done, out);
-        finished = --num_open_choices_ == 0;
-      } else {
-        error = to_http(std::get<Failed>(event).error, Stage::running);
-      }
-    }
-    if (!written) error = to_http(written.error(), Stage::running);
-    if (error || finished) break;
+void Connection::on_event(std::size_t choice, RequestEvent event, std::string& out) {
+  if (choices_.empty()) {
+    held_.push_back({choice, std::move(event)});
+    return;
   }
+  if (fault_ || num_open_choices_ == 0) return;
+  has_events_ = true;
+  Status written;
+  if (const auto* chunk = std::get_if<decl::Chunk>(&event)) {
+    written = answer_->on_chunk(choice, *chunk, out);
+  } else {
+    choices_[choice] = RequestId();
+    if (const auto* done = std::get_if<Finished>(&event)) {
+      written = answer_->on_finished(choice, *done, out);
+      --num_open_choices_;
+    } else {
+      fault_ = to_http(std::get<Failed>(event).error, Stage::running);
+    }
+  }
+  if (!written) fault_ = to_http(written.error(), Stage::running);
+}
+
+void Connection::end_of_events(std::string& out) {
+  if (!call_ || choices_.empty()) return;
+  const std::optional<HttpError> error = std::exchange(fault_, std::nullopt);
   if (error) abort_choices();
-  finish_call(error ? &*error : nullptr, finished, std::move(out));
+  finish_call(error ? &*error : nullptr, num_open_choices_ == 0, out);
   arm_timer();
 }
 

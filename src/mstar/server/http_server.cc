@@ -8,12 +8,12 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <exception>
 #include <thread>
 #include <vector>
 
 #include "mstar/base/log.h"
 #include "mstar/server/connection.h"
+#include "mstar/server/io_loop.h"
 
 namespace mstar::server {
 namespace {
@@ -49,16 +49,23 @@ Result<tcp::endpoint> resolve(net::io_context& io, const ServerConfig& config) {
   return found.begin()->endpoint();
 }
 
+std::vector<std::shared_ptr<IoLoop>> make_loops(ServerCore& core) {
+  std::vector<std::shared_ptr<IoLoop>> out;
+  for (int i = 0; i < std::max(1, core.config.num_io_threads); ++i)
+    out.push_back(std::make_shared<IoLoop>(core.metrics, core.config.io_uring));
+  return out;
+}
+
 }  // namespace
 
 struct HttpServer::Threads {
   Threads(const ServerConfig& config, Frontend& frontend)
-      : io(std::make_shared<net::io_context>()),
-        work_guard(io->get_executor()),
-        core(std::make_shared<ServerCore>(config, frontend)),
-        acceptor(net::make_strand(*io)),
+      : core(std::make_shared<ServerCore>(config, frontend)),
+        loops(make_loops(*core)),
+        acceptor(loops.front()->context()),
         pause(acceptor.get_executor()),
         background(kBackgroundThreads) {
+    for (const auto& each : loops) work_guards.emplace_back(each->context().get_executor());
     // One piece of work a connection waits there at most, with the memory of its body.
     core->in_background = [this](std::function<void()> work) {
       net::post(background, [work = std::move(work)] {
@@ -73,13 +80,13 @@ struct HttpServer::Threads {
 
   Status listen();
   void accept();
-  void on_accepted(const error_code& error, Socket socket);
-  void run();
+  void on_accepted(const error_code& error, Socket socket, const std::shared_ptr<IoLoop>& loop);
 
-  std::shared_ptr<net::io_context> io;
-  net::executor_work_guard<net::io_context::executor_type> work_guard;
   std::shared_ptr<ServerCore> core;
-  net::basic_socket_acceptor<tcp, Strand> acceptor;
+  std::vector<std::shared_ptr<IoLoop>> loops;  // each has a thread; the first one also accepts
+  std::vector<net::executor_work_guard<Executor>> work_guards;
+  std::size_t next_loop = 0;
+  net::basic_socket_acceptor<tcp, Executor> acceptor;
   Timer pause;
   net::thread_pool background;
   std::uint16_t port = 0;
@@ -88,7 +95,7 @@ struct HttpServer::Threads {
 
 Status HttpServer::Threads::listen() {
   const ServerConfig& config = core->config;
-  MSTAR_TRY_ASSIGN(const tcp::endpoint endpoint, resolve(*io, config));
+  MSTAR_TRY_ASSIGN(const tcp::endpoint endpoint, resolve(loops.front()->context(), config));
   error_code error;
   const auto failed = [&] {
     const std::string where = config.host + " port " + std::to_string(config.port);
@@ -109,12 +116,15 @@ Status HttpServer::Threads::listen() {
   return error ? Status(failed()) : ok_status();
 }
 
+// Connections are dealt out in turn and stay with their loop.
 void HttpServer::Threads::accept() {
-  acceptor.async_accept(net::make_strand(*io),
-                        [this](const error_code& error, Socket socket) { on_accepted(error, std::move(socket)); });
+  const std::size_t at = next_loop++ % loops.size();
+  acceptor.async_accept(loops[at]->context(), [this, at](const error_code& error, Socket socket) {
+    on_accepted(error, std::move(socket), loops[at]);
+  });
 }
 
-void HttpServer::Threads::on_accepted(const error_code& error, Socket socket) {
+void HttpServer::Threads::on_accepted(const error_code& error, Socket socket, const std::shared_ptr<IoLoop>& loop) {
   if (core->draining || error == net::error::operation_aborted) return;
   if (error) {
     log_warn("cannot accept a connection: {}", error.message());
@@ -127,7 +137,7 @@ void HttpServer::Threads::on_accepted(const error_code& error, Socket socket) {
   error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
   keep_alive(socket);
-  auto connection = std::make_shared<Connection>(io, std::move(socket), core);
+  auto connection = std::make_shared<Connection>(loop, std::move(socket), core);
   switch (core->add(connection)) {
     case ServerCore::Admission::accepted:
       connection->start();
@@ -141,18 +151,6 @@ void HttpServer::Threads::on_accepted(const error_code& error, Socket socket) {
   accept();
 }
 
-// What a library throws ends the handler that met it, and with it at most one connection.
-void HttpServer::Threads::run() {
-  for (;;) {
-    try {
-      io->run();
-      return;
-    } catch (const std::exception& thrown) {
-      log_error("a connection was lost to an exception: {}", thrown.what());
-    }
-  }
-}
-
 HttpServer::HttpServer(std::unique_ptr<Threads> threads) : threads_(std::move(threads)) {}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const ServerConfig& config, Frontend& frontend) try {
@@ -160,8 +158,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const ServerConfig& config
   Threads* threads = server->threads_.get();
   MSTAR_TRY(threads->listen());
   threads->accept();
-  const int num_threads = std::max(1, config.num_io_threads);
-  for (int i = 0; i < num_threads; ++i) threads->threads.emplace_back([threads] { threads->run(); });
+  for (const auto& each : threads->loops) threads->threads.emplace_back([loop = each.get()] { loop->run(); });
   return server;
 } catch (const std::exception& thrown) {  // no descriptors or threads are left
   return exhausted(std::string("cannot start the HTTP server: ") + thrown.what());
@@ -174,9 +171,11 @@ HttpServer::~HttpServer() {
   // What is in the background comes back to its connection, to be told that it is over.
   threads_->background.join();
   // With every socket and timer closed the threads run out of work.
-  threads_->work_guard.reset();
-  if (threads_->threads.empty()) threads_->run();
+  threads_->work_guards.clear();
   for (std::thread& each : threads_->threads) each.join();
+  // A loop without a thread, when they could not be started.
+  for (std::size_t i = threads_->threads.size(); i < threads_->loops.size(); ++i) threads_->loops[i]->run();
+  for (const auto& each : threads_->loops) each->close();
 }
 
 std::uint16_t HttpServer::port() const { return threads_->port; }

@@ -1,6 +1,7 @@
 #include "mstar/server/response_head.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <ctime>
 
@@ -76,9 +77,12 @@ std::string response_head(const ResponseHead& response, const RequestHead& reque
 
 void append_http_chunk(std::string& out, std::string_view bytes, bool last) {
   if (!bytes.empty()) {
-    char size[24];
-    std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
-    out.append(size).append(bytes).append("\r\n");
+    char size[2 * sizeof(std::size_t)];
+    const char* const end = std::to_chars(size, size + sizeof size, bytes.size(), 16).ptr;
+    out.append(std::string_view(size, static_cast<std::size_t>(end - size)))
+        .append("\r\n")
+        .append(bytes)
+        .append("\r\n");
   }
   if (last) out += "0\r\n\r\n";
 }

@@ -21,6 +21,7 @@ struct ServerConfig {
   std::size_t max_pending_out_bytes = std::size_t{8} << 20;  // of one streamed answer that its client does not read
   std::size_t max_connections = 1024;
   int num_io_threads = 2;
+  bool io_uring = true;  // where the system allows it, sends that are due at the same time leave in one call
   bool keep_alive = true;
   std::vector<std::string> cors_origins = {"*"};  // whose pages may read answers; "*": all; none: no CORS headers
   std::vector<std::string> api_keys;              // one of them is asked for, but by /health and /ready; none: open

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <utility>
 
@@ -45,7 +46,9 @@ bool TestClient::send(std::string_view bytes) {
 
 bool TestClient::fill() {
   char bytes[65536];
-  const ssize_t got = recv(socket_, bytes, sizeof bytes, 0);
+  ssize_t got = 0;
+  do got = recv(socket_, bytes, sizeof bytes, 0);
+  while (got < 0 && errno == EINTR);
   if (got <= 0) return false;
   buffer_.append(bytes, static_cast<std::size_t>(got));
   return true;

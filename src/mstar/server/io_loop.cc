@@ -1,0 +1,141 @@
+#include "mstar/server/io_loop.h"
+
+#include <boost/asio/post.hpp>
+#include <exception>
+#include <utility>
+
+#include "mstar/base/log.h"
+#include "mstar/server/connection.h"
+
+namespace mstar::server {
+namespace {
+
+// Frames that leave together: the first waits for the last to be made.
+constexpr std::size_t kMaxSends = 64;
+// Above this the memory of a batch of events is given back.
+constexpr std::size_t kKeptLetters = 4096;
+
+void lose(Connection& connection, const std::exception& thrown) {
+  log_error("a connection was lost to an exception: {}", thrown.what());
+  connection.lose();
+}
+
+}  // namespace
+
+IoLoop::IoLoop(Metrics& metrics, bool io_uring) : metrics_(metrics), sends_(io_uring) { senders_.reserve(kMaxSends); }
+
+void IoLoop::run() {
+  for (;;) {
+    try {
+      context_.run();
+      return;
+    } catch (const std::exception& thrown) {
+      log_error("a connection was lost to an exception: {}", thrown.what());
+    }
+  }
+}
+
+void IoLoop::put(CallSlot call, std::size_t choice, RequestEvent event) {
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return;
+    letters_.push_back({call, static_cast<std::uint32_t>(choice), kNone, std::move(event)});
+    if (std::exchange(woken_, true)) return;
+  }
+  boost::asio::post(context_, [this] { deliver(); });
+}
+
+void IoLoop::close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  letters_.clear();
+}
+
+CallSlot IoLoop::open_call(Connection& connection) {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<std::uint32_t>(slots_.size()));
+    slots_.emplace_back();
+    called_.reserve(slots_.capacity());
+  }
+  const std::uint32_t index = free_slots_.back();
+  free_slots_.pop_back();
+  Slot& slot = slots_[index];
+  slot.connection = &connection;
+  return {index, ++slot.generation};
+}
+
+void IoLoop::close_call(CallSlot call) {
+  slots_[call.index].connection = nullptr;
+  free_slots_.push_back(call.index);
+}
+
+void IoLoop::deliver() {
+  {
+    std::lock_guard lock(mutex_);
+    woken_ = false;
+    batch_.swap(letters_);
+  }
+  delivering_ = true;
+  sort_by_call();
+  for (std::size_t i = 0; i < called_.size(); ++i) hand_over(called_[i]);
+  flush_sends();
+  delivering_ = false;
+  called_.clear();
+  batch_.clear();
+  if (batch_.capacity() > kKeptLetters) batch_.shrink_to_fit();
+}
+
+// Chains the letters of each call; those of calls that are over stay out.
+void IoLoop::sort_by_call() {
+  for (std::uint32_t i = 0; i < batch_.size(); ++i) {
+    Slot& slot = slots_[batch_[i].call.index];
+    if (!slot.connection || slot.generation != batch_[i].call.generation) continue;
+    if (slot.first == kNone) {
+      slot.first = i;
+      called_.push_back(batch_[i].call);
+    } else {
+      batch_[slot.last].next = i;
+    }
+    slot.last = i;
+  }
+}
+
+void IoLoop::hand_over(CallSlot call) {
+  const std::uint32_t first = std::exchange(slots_[call.index].first, kNone);
+  if (slots_[call.index].generation != call.generation || !slots_[call.index].connection) return;
+  const auto connection = slots_[call.index].connection->shared_from_this();
+  answer_.clear();
+  try {
+    for (std::uint32_t i = first; i != kNone; i = batch_[i].next)
+      connection->on_event(batch_[i].choice, std::move(batch_[i].event), answer_);
+    connection->end_of_events(answer_);
+  } catch (const std::exception& thrown) {
+    lose(*connection, thrown);
+  }
+}
+
+void IoLoop::send(Connection& connection, int socket, std::string_view frame) {
+  sends_.add(socket, frame);
+  senders_.push_back(&connection);
+  if (!delivering_ || senders_.size() >= kMaxSends) flush_sends();
+}
+
+void IoLoop::flush_sends() {
+  if (senders_.empty()) return;
+  std::size_t num_bytes = 0;
+  const auto& sent = sends_.send();
+  for (std::size_t i = 0; i < sent.size(); ++i) {
+    const std::size_t taken = sent[i].result > 0 ? static_cast<std::size_t>(sent[i].result) : 0;
+    num_bytes += taken;
+    try {
+      senders_[i]->on_sent(sends_.frame(sent[i]), taken);
+    } catch (const std::exception& thrown) {
+      lose(*senders_[i], thrown);
+    }
+  }
+  if (num_bytes > 0) metrics_.sent(num_bytes);
+  senders_.clear();
+  sends_.clear();
+}
+
+}  // namespace mstar::server
