@@ -20,8 +20,8 @@ struct ServerConfig {
   std::size_t max_buffered_bytes = std::size_t{2} << 30;     // request bodies of all connections together
   std::size_t max_pending_out_bytes = std::size_t{8} << 20;  // of one streamed answer that its client does not read
   std::size_t max_connections = 1024;
-  int num_io_threads = 2;
-  bool io_uring = true;  // where the system allows it, sends that are due at the same time leave in one call
+  int num_io_threads = 1;  // each with connections of its own
+  bool io_uring = true;    // where the system allows it, sends that are due at the same time leave in one call
   bool keep_alive = true;
   std::vector<std::string> cors_origins = {"*"};  // whose pages may read answers; "*": all; none: no CORS headers
   std::vector<std::string> api_keys;              // one of them is asked for, but by /health and /ready; none: open

@@ -26,6 +26,27 @@ TEST_F(TokenizeTest, PromptsAndChatsBecomeTokens) {
   EXPECT_EQ(got["tokens"].size(), messages.size());
 }
 
+// Long texts are read in the background; the connection goes on behind them.
+TEST_F(TokenizeTest, LongTextsAreAnsweredInTheirTurn) {
+  start();
+  const std::string text(100'000, 'a');
+  TestClient client(port);
+  ASSERT_TRUE(client.send(post("/tokenize", "application/json", R"({"prompt":")" + text + "\"}") + get("/health")));
+  const json got = json::parse(client.read().body);
+  EXPECT_EQ(got["count"], text.size());
+  EXPECT_EQ(client.read().body, R"({"status":"healthy"})");
+
+  ASSERT_TRUE(client.send(post("/tokenize", "application/json", R"({"prompt":[")" + text + "\"]}")));
+  const TestAnswer refused = client.read();
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, testing::HasSubstr("\"param\":\"prompt\""));
+
+  TestClient leaver(port);
+  ASSERT_TRUE(leaver.send(post("/detokenize", "application/json", "{\"tokens\":[1" + text + "]}")));
+  leaver.reset();
+  EXPECT_TRUE(eventually([&] { return metric("mstar_http_connections_open") == "mstar_http_connections_open 2"; }));
+}
+
 TEST_F(TokenizeTest, TokensBecomeText) {
   start();
   const TestAnswer answer = ask_json("/detokenize", R"({"model":"lab/fake-llm","tokens":[72,34,105]})");
