@@ -12,8 +12,9 @@ namespace {
 
 // Frames that leave together: the first waits for the last to be made.
 constexpr std::size_t kMaxSends = 64;
-// Above this the memory of a batch of events is given back.
+// Above these the memory of a batch of events, and of what they make, is given back.
 constexpr std::size_t kKeptLetters = 4096;
+constexpr std::size_t kKeptBytes = 1 << 20;
 
 void lose(Connection& connection, const std::exception& thrown) {
   log_error("a connection was lost to an exception: {}", thrown.what());
@@ -83,6 +84,8 @@ void IoLoop::deliver() {
   called_.clear();
   batch_.clear();
   if (batch_.capacity() > kKeptLetters) batch_.shrink_to_fit();
+  if (answer_.capacity() > kKeptBytes) std::string().swap(answer_);
+  if (scratch_.capacity() > kKeptBytes) std::string().swap(scratch_);
 }
 
 // Chains the letters of each call; those of calls that are over stay out.
