@@ -12,6 +12,8 @@ namespace {
 
 // Frames that leave together: the first waits for the last to be made.
 constexpr std::size_t kMaxSends = 64;
+// From here on a connection has its say before more events are read: its client may be too slow.
+constexpr std::size_t kMaxAnswerBytes = 64 << 10;
 // Above these the memory of a batch of events, and of what they make, is given back.
 constexpr std::size_t kKeptLetters = 4096;
 constexpr std::size_t kKeptBytes = 1 << 20;
@@ -92,7 +94,7 @@ void IoLoop::deliver() {
 void IoLoop::sort_by_call() {
   for (std::uint32_t i = 0; i < batch_.size(); ++i) {
     Slot& slot = slots_[batch_[i].call.index];
-    if (!slot.connection || slot.generation != batch_[i].call.generation) continue;
+    if (!is_open(batch_[i].call)) continue;
     if (slot.first == kNone) {
       slot.first = i;
       called_.push_back(batch_[i].call);
@@ -103,15 +105,22 @@ void IoLoop::sort_by_call() {
   }
 }
 
+bool IoLoop::is_open(CallSlot call) const {
+  return slots_[call.index].connection != nullptr && slots_[call.index].generation == call.generation;
+}
+
 void IoLoop::hand_over(CallSlot call) {
   const std::uint32_t first = std::exchange(slots_[call.index].first, kNone);
-  if (slots_[call.index].generation != call.generation || !slots_[call.index].connection) return;
+  if (!is_open(call)) return;
   const auto connection = slots_[call.index].connection->shared_from_this();
   answer_.clear();
   try {
-    for (std::uint32_t i = first; i != kNone; i = batch_[i].next)
+    for (std::uint32_t i = first; i != kNone && is_open(call); i = batch_[i].next) {
       connection->on_event(batch_[i].choice, std::move(batch_[i].event), answer_);
-    connection->end_of_events(answer_);
+      if (answer_.size() < kMaxAnswerBytes && batch_[i].next != kNone) continue;
+      connection->end_of_events(answer_);
+      answer_.clear();
+    }
   } catch (const std::exception& thrown) {
     lose(*connection, thrown);
   }

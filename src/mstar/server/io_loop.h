@@ -75,6 +75,7 @@ class IoLoop final {
   void deliver();
   void sort_by_call();
   void hand_over(CallSlot call);
+  bool is_open(CallSlot call) const;
 
   Metrics& metrics_;
   boost::asio::io_context context_{1};
