@@ -10,8 +10,8 @@ using namespace cuda;
 
 constexpr int kMostWarps = 4;  // of a block
 
-// Four neighbouring numbers of the state in registers, as they are stored.
-template <class State>
+// Four neighbouring numbers in registers, as they are stored.
+template <class T>
 struct Four;
 template <>
 struct Four<float> {
@@ -56,26 +56,27 @@ __device__ inline float sum_down(float value) {
 }
 
 // What a lane needs of one token.
-template <int kGroups>
+template <class T, int kGroups>
 struct Token {
-  float4 q[kGroups], k[kGroups], v;
+  Four<T> q[kGroups], k[kGroups], v;
   float decay, beta;
 };
 
 template <class T, class State, bool kWholeKeys>
 __device__ inline void read_token(const DeltaCall<T, State>& c, int token, int key_head, int head, int column, int down,
-                                  Token<Lanes<State>::kGroups>& to) {
+                                  Token<T, Lanes<State>::kGroups>& to) {
   constexpr int kGroups = Lanes<State>::kGroups, kDown = Lanes<State>::kDown;
   const T* const q = c.q + token * c.q_stride + key_head * c.key_dim;
   const T* const k = c.k + token * c.k_stride + key_head * c.key_dim;
-  const float4 zero = make_float4(0, 0, 0, 0);
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     const int key = (g * kDown + down) * 4;
-    to.q[g] = kWholeKeys || key < c.key_dim ? load_four(q + key) : zero;
-    to.k[g] = kWholeKeys || key < c.key_dim ? load_four(k + key) : zero;
+    if (kWholeKeys || key < c.key_dim) {
+      to.q[g].load(q + key);
+      to.k[g].load(k + key);
+    }
   }
-  to.v = column < c.value_dim ? load_four(c.v + token * c.v_stride + head * c.value_dim + column) : zero;
+  if (column < c.value_dim) to.v.load(c.v + token * c.v_stride + head * c.value_dim + column);
   to.decay = c.decay[token * c.heads + head];
   to.beta = c.beta[token * c.heads + head];
 }
@@ -95,22 +96,23 @@ __device__ inline float of(float4 value, int i) {
 
 // One token on a lane's part of the state. Both products with the old state are summed at once, and the norms with
 // them: S' = decay S + k change^T, so q^T S' = decay q^T S + (q^T k) change^T.
-template <class State>
-__device__ inline float4 correct(const Token<Lanes<State>::kGroups>& t, float scale, float epsilon,
+template <class T, class State>
+__device__ inline float4 correct(const Token<T, Lanes<State>::kGroups>& t, float scale, float epsilon,
                                  Four<State> (&state)[4 * Lanes<State>::kGroups]) {
   constexpr int kGroups = Lanes<State>::kGroups, kAcross = Lanes<State>::kAcross;
   float kk = 0, qq = 0, qk = 0;
   float4 known = make_float4(0, 0, 0, 0), seen = known;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    kk = dot(t.k[g], t.k[g], kk);
-    qq = dot(t.q[g], t.q[g], qq);
-    qk = dot(t.q[g], t.k[g], qk);
+    const float4 k = t.k[g].get(), q = t.q[g].get();
+    kk = dot(k, k, kk);
+    qq = dot(q, q, qq);
+    qk = dot(q, k, qk);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float4 value = state[4 * g + i].get();
-      add_scaled(of(t.k[g], i), value, known);
-      add_scaled(of(t.q[g], i), value, seen);
+      add_scaled(of(k, i), value, known);
+      add_scaled(of(q, i), value, seen);
     }
   }
   const float k_by = 1.0f / sqrtf(sum_down<kAcross>(kk) + epsilon);
@@ -120,16 +122,18 @@ __device__ inline float4 correct(const Token<Lanes<State>::kGroups>& t, float sc
   const auto change_of = [&](float v, float said) {
     return __fmul_rn(t.beta, __fmaf_rn(-known_by, sum_down<kAcross>(said), v));
   };
-  const float4 change = make_float4(change_of(t.v.x, known.x), change_of(t.v.y, known.y), change_of(t.v.z, known.z),
-                                    change_of(t.v.w, known.w));
+  const float4 v = t.v.get();
+  const float4 change =
+      make_float4(change_of(v.x, known.x), change_of(v.y, known.y), change_of(v.z, known.z), change_of(v.w, known.w));
   const auto out_of = [&](float sum, float changed) {
     return __fmaf_rn(overlap, changed, __fmul_rn(seen_by, sum_down<kAcross>(sum)));
   };
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
+    const float4 keys = t.k[g].get();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float k = __fmul_rn(of(t.k[g], i), k_by);
+      const float k = __fmul_rn(of(keys, i), k_by);
       const float4 old = state[4 * g + i].get();
       state[4 * g + i].set(make_float4(
           __fmaf_rn(k, change.x, __fmul_rn(t.decay, old.x)), __fmaf_rn(k, change.y, __fmul_rn(t.decay, old.y)),
@@ -143,7 +147,7 @@ __device__ inline float4 correct(const Token<Lanes<State>::kGroups>& t, float sc
 // Token after token, rows of fewer than `too_many`. kAhead reads the next token while this one is worked on: for rows
 // of many.
 template <class T, class State, bool kWholeKeys, bool kAhead>
-__global__ void __launch_bounds__(kMostWarps* kWarp)
+__global__ void __launch_bounds__(kMostWarps* kWarp, kAhead || sizeof(State) < 4 ? 1 : 4)
     follow(DeltaCall<T, State> c, int slices, int num_tasks, int too_many) {
   await_inputs();
   using L = Lanes<State>;
@@ -172,11 +176,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
 #pragma unroll
     for (int i = 0; i < 4 * L::kGroups; ++i) state[i] = {};
   }
-  Token<L::kGroups> token, next;
+  Token<T, L::kGroups> token, next;
   read_token<T, State, kWholeKeys>(c, begin, key_head, head, column, down, token);
   for (int t = begin; t < end; ++t) {
     if (kAhead && t + 1 < end) read_token<T, State, kWholeKeys>(c, t + 1, key_head, head, column, down, next);
-    const float4 out = correct<State>(token, c.scale, c.norm_epsilon, state);
+    const float4 out = correct<T, State>(token, c.scale, c.norm_epsilon, state);
     if (down == 0 && mine) store_four(out, c.out + t * c.out_stride + head * c.value_dim + column);
     if constexpr (kAhead) {
       token = next;
