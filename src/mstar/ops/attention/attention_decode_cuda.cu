@@ -89,11 +89,21 @@ __device__ inline void load_queries(const Q* heads, int num_heads, std::uint32_t
   }
 }
 
-// One split of one token: chunks [first, last) of its keys. Every thread of the block calls it.
+// Where the keys of a chunk lie. Reads the plan's arrays alone.
+template <int kHeadDim>
+__device__ inline void find_places(SplitMemory<kHeadDim>& memory, const Pages& pages, int row, int kv_head,
+                                   int num_keys, int chunk) {
+  if (threadIdx.x >= kTileKeys) return;
+  const int position = chunk * kTileKeys + threadIdx.x;
+  memory.places[threadIdx.x] = position < num_keys ? pages.at(row, position, kv_head) : -1;
+}
+
+// One split of one token: chunks [first, last) of its keys, of which the first chunk's places are `found`. Every thread
+// of the block calls it.
 template <int kHeadDim>
 __device__ inline void attend_split(SplitMemory<kHeadDim>& memory, const std::uint32_t (&queries)[kHeadDim / 16][4],
                                     const Pages& pages, int row, int kv_head, int num_keys, int first, int last,
-                                    float factor, int num_heads, float* sums_out, float2* scales_out,
+                                    bool found, float factor, int num_heads, float* sums_out, float2* scales_out,
                                     std::int64_t head_stride) {
   constexpr int kOwn = kHeadDim / kTileWarps;  // dimensions of this warp's part of the sums
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
@@ -101,10 +111,7 @@ __device__ inline void attend_split(SplitMemory<kHeadDim>& memory, const std::ui
   float largest = -INFINITY, total = 0;
   for (int chunk = first; chunk < last; ++chunk) {
     __syncthreads();  // the chunk before it is read
-    if (threadIdx.x < kTileKeys) {
-      const int position = chunk * kTileKeys + threadIdx.x;
-      memory.places[threadIdx.x] = position < num_keys ? pages.at(row, position, kv_head) : -1;
-    }
+    if (chunk > first || !found) find_places(memory, pages, row, kv_head, num_keys, chunk);
     __syncthreads();
     copy_tile_async<kHeadDim>(memory.keys, pages.keys, memory.places);
     commit_copies();
@@ -199,13 +206,22 @@ template <class Q, int kHeadDim>
 __global__ void __launch_bounds__(kTileThreads)
     attend_splits(TokenHeads<const Q> q, const std::int32_t* offsets, Pages pages, int group, float factor,
                   bool all_tokens, Partials partials) {
-  await_inputs();
   extern __shared__ __align__(16) unsigned char shared[];
   auto& memory = *reinterpret_cast<SplitMemory<kHeadDim>*>(shared);
   const int row = blockIdx.z, blocks = (group + kHeadsAtOnce - 1) / kHeadsAtOnce;
   const int kv_head = blockIdx.y / blocks, within = blockIdx.y % blocks * kHeadsAtOnce;
   const int head = kv_head * group + within, num_heads = min(kHeadsAtOnce, group - within);
+  // What the plan says was there before the step's kernels, so it is read before theirs have ended. Every block waits
+  // for them: the kernel behind this one relies on it.
   const RowSpan span(offsets, row, all_tokens);
+  bool found = false;
+  if (span.count > 0) {
+    const int num_keys = span.num_keys(pages, row, 0);
+    const Splits splits(num_keys);
+    found = static_cast<int>(blockIdx.x) < splits.count;
+    if (found) find_places(memory, pages, row, kv_head, num_keys, static_cast<int>(blockIdx.x) * splits.chunks_each);
+  }
+  await_inputs();
   for (int i = 0; i < span.count; ++i) {
     const int num_keys = span.num_keys(pages, row, i), token = span.begin + i;
     const Splits splits(num_keys);
@@ -216,8 +232,9 @@ __global__ void __launch_bounds__(kTileThreads)
       const int first = split * splits.chunks_each;
       const std::int64_t at = partials.at(all_tokens ? token : row, head, split);
       attend_split<kHeadDim>(memory, queries, pages, row, kv_head, num_keys, first,
-                             min(first + splits.chunks_each, splits.chunks), factor, num_heads,
+                             min(first + splits.chunks_each, splits.chunks), found, factor, num_heads,
                              partials.sums + at * kHeadDim, partials.scales + at, partials.max_splits);
+      found = false;
     }
   }
 }
@@ -231,7 +248,6 @@ __device__ inline void store_four(bf16* to, float4 v) {
 template <class Out, int kHeadDim>
 __global__ void __launch_bounds__(kTileThreads)
     combine_splits(const std::int32_t* offsets, Pages pages, bool all_tokens, Partials partials, TokenHeads<Out> out) {
-  await_inputs();
   constexpr int kLanes = kHeadDim / 4;            // threads of one split
   constexpr int kAtOnce = kTileThreads / kLanes;  // splits
   constexpr int kAhead = 8;                       // loads in flight
@@ -240,6 +256,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const int row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % kWarp;
   const int own = threadIdx.x / kLanes, four = threadIdx.x % kLanes;
   const RowSpan span(offsets, row, all_tokens);
+  await_inputs();
   for (int i = 0; i < span.count; ++i) {
     const int count = Splits(span.num_keys(pages, row, i)).count, token = span.begin + i;
     const std::int64_t at = partials.at(all_tokens ? token : row, head, 0);

@@ -147,20 +147,31 @@ __device__ inline void add_values(const TileMemory<kHeadDim>& memory, int lane,
   }
 }
 
-// Blocks (tile, kv head).
+// Multiprocessors of an H100 or H200: so many blocks start at once, each beside one of the next so many.
+constexpr int kFirstBlocks = 132;
+
+// Which (tile, kv head) a block takes: those with most keys first, so that they do not end last. When all blocks start
+// at once, the second of a multiprocessor is the shorter the longer its first.
+__device__ inline int place_of_block() {
+  const int block = blockIdx.x, num_blocks = gridDim.x;
+  return block < kFirstBlocks || num_blocks > 2 * kFirstBlocks ? block : num_blocks + kFirstBlocks - 1 - block;
+}
+
+// Blocks (tile and kv head).
 template <int kHeadDim>
 __global__ void __launch_bounds__(kTileThreads, 2)
     attend_tiles(TokenHeads<const bf16> q, const std::int32_t* offsets, int num_rows, Pages pages, int group, int least,
                  float factor, TokenHeads<bf16> out) {
-  await_inputs();
   extern __shared__ __align__(16) unsigned char shared[];
   auto& memory = *reinterpret_cast<TileMemory<kHeadDim>*>(shared);
-  const QueryTile tile = find_tile(offsets, num_rows, group, least, blockIdx.x);
-  if (tile.row < 0) return;
+  const int place = place_of_block(), kv_head = place % pages.kv_heads;
+  // What the plan says was there before the step's kernels, so it is read before theirs have ended. Every block waits
+  // for them: the kernel behind this one relies on it.
+  const QueryTile tile = find_tile(offsets, num_rows, group, least, place / pages.kv_heads);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
-  const int kv_head = blockIdx.y, num_pairs = min(kTilePairs, tile.num_tokens * group - tile.first_pair);
-  // Token i of the row sees `hidden_before + i` keys; what lies past the row's pages cannot be read.
-  const int seen_by_first = pages.lengths[tile.row] - tile.num_tokens + 1;
+  const int num_pairs = min(kTilePairs, tile.num_tokens * group - tile.first_pair);
+  // Token i of the row sees `seen_by_first + i` keys; what lies past the row's pages cannot be read.
+  const int seen_by_first = pages.lengths[max(tile.row, 0)] - tile.num_tokens + 1;
   const int capacity = pages.max_pages * pages.page_tokens;
   const auto keys_of = [&](int pair) { return min(seen_by_first + (tile.first_pair + pair) / group, capacity); };
   const int num_keys = keys_of(num_pairs - 1), least_keys = keys_of(0);
@@ -172,6 +183,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     }
   };
 
+  if (tile.row >= 0) find_places(0);
+  await_inputs();
+  if (tile.row < 0) return;
   for (int i = threadIdx.x; i < kTilePairs * (kHeadDim / 8); i += kTileThreads) {
     const int own = i / (kHeadDim / 8), chunk = i % (kHeadDim / 8), pair = tile.first_pair + own;
     const bf16* from = q.data;
@@ -179,7 +193,6 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       from += (tile.begin + pair / group) * q.token_stride + (kv_head * group + pair % group) * kHeadDim + chunk * 8;
     copy_16_async(memory.queries + own * kTileStride<kHeadDim> + chunk * 8, from, own < num_pairs);
   }
-  find_places(0);
   __syncthreads();
   if (num_tiles > 0) copy_tile_async<kHeadDim>(memory.keys, pages.keys, memory.places[0]);
   commit_copies();  // with the queries
@@ -243,7 +256,7 @@ Status launch(OpContext& context, const PagedAttentionArgs& args, int least) {
   const int tiles = args.rows.num_tokens * group / kTilePairs + args.rows.num_rows;
   constexpr std::size_t kBytes = sizeof(TileMemory<kHeadDim>);
   allow_shared(attend_tiles<kHeadDim>, kBytes);
-  launch_kernel(context, attend_tiles<kHeadDim>, dim3(tiles, pages.kv_heads), kTileThreads, kBytes,
+  launch_kernel(context, attend_tiles<kHeadDim>, dim3(tiles * pages.kv_heads), kTileThreads, kBytes,
                 token_heads_of<const bf16>(args.q), args.rows.offsets, args.rows.num_rows, pages, group, least,
                 args.scale * 1.44269504088896341f, token_heads_of<bf16>(args.out));
   return cuda_launch_status("attention_paged of many tokens");
