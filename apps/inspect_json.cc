@@ -114,14 +114,10 @@ Result<Json> weights_json(const OpenedModel& model) {
 
 Result<std::string> inspect_json(const OpenedModel& model, const resource::PoolLimits& limits) {
   const decl::Decl& decl = *model.decl;
-  Json out = {{"name", model.config.name},
-              {"family", model.family->name},
-              {"aliases", model.config.aliases},
-              {"routes", Json::array()},
-              {"defaults", Json::object()},
-              {"components", components_json(decl)},
-              {"ports", ports_json(decl)},
-              {"resources", resources_json(decl, limits)}};
+  Json out = {{"name", model.config.name},       {"family", model.family->name},
+              {"aliases", model.config.aliases}, {"routes", Json::array()},
+              {"defaults", Json::object()},      {"components", components_json(decl)},
+              {"ports", ports_json(decl)},       {"resources", resources_json(decl, limits)}};
   for (const std::string& each : decl.aliases()) out["aliases"].push_back(each);
   for (const decl::Surface& each : decl.surfaces()) {
     out["routes"].push_back(decl::route_name(each.route));

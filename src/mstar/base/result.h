@@ -24,7 +24,8 @@ enum class Code {
 std::string_view code_name(Code code);
 
 // A failure with a message that says what to do. `field` names the request or config field at fault, when there is one;
-// `reason` is a word for programs, such as kContextExceeded, where `code` alone does not tell what they may do about it.
+// `reason` is a word for programs, such as kContextExceeded, where `code` alone does not tell what they may do about
+// it.
 struct Error {
   Code code = Code::internal;
   std::string message;

@@ -30,8 +30,8 @@ TEST(SamplingDefaults, AModelThatDoesNotSampleIsGreedy) {
 
 TEST(SamplingDefaults, WhatNoRequestCouldHaveIsLeftOut) {
   set_log_level("off");
-  const Params got = hf_sampling_defaults(json::parse(
-      R"({"temperature":null,"top_k":-7,"top_p":1.5,"min_p":"0.1","repetition_penalty":1e300})"));
+  const Params got = hf_sampling_defaults(
+      json::parse(R"({"temperature":null,"top_k":-7,"top_p":1.5,"min_p":"0.1","repetition_penalty":1e300})"));
   EXPECT_TRUE(got.values().empty());
 }
 

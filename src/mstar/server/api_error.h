@@ -22,8 +22,8 @@ struct HttpError {
 // Where in a request's life an Error arose: the same code means different things to the client.
 enum class Stage { body, submit, running };
 
-// `code` is the error's reason, where it has one. body: exhausted is 413. submit: exhausted is 429 with Retry-After, a fault in field "model" is 404 model_not_found.
-// running: exhausted is 503 with Retry-After.
+// `code` is the error's reason, where it has one. body: exhausted is 413. submit: exhausted is 429 with Retry-After, a
+// fault in field "model" is 404 model_not_found. running: exhausted is 503 with Retry-After.
 HttpError to_http(const Error& error, Stage stage);
 // An error that the HTTP layer itself finds; 4xx are invalid_request_error, the others server_error.
 HttpError http_error(int status, std::string message, std::string code = {});

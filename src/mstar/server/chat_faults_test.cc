@@ -153,10 +153,11 @@ TEST_F(ChatFaults, WrongMessagesAreNamed) {
 // In OpenAI's shape, with the word that clients look for.
 TEST_F(ChatFaults, TheContextsEndHasItsCode) {
   start();
-  frontend.refuse_with(std::move(std::move(invalid_request("'messages' has 5000 tokens; prompt and answer must fit into "
-                                                           "4096"))
-                                     .with_field("messages"))
-                           .with_reason(kContextExceeded));
+  frontend.refuse_with(
+      std::move(std::move(invalid_request("'messages' has 5000 tokens; prompt and answer must fit into "
+                                          "4096"))
+                    .with_field("messages"))
+          .with_reason(kContextExceeded));
   for (const char* stream : {"false", "true"}) {
     const TestAnswer answer = chat(body(std::string(R"("stream":)") + stream));
     EXPECT_EQ(answer.status, 400);

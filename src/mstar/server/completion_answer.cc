@@ -70,8 +70,7 @@ void UsageSum::append_to(std::string& out) const {
   out += "{\"prompt_tokens\":" + std::to_string(prompt_tokens) +
          ",\"completion_tokens\":" + std::to_string(completion_tokens_) +
          ",\"total_tokens\":" + std::to_string(prompt_tokens + completion_tokens_);
-  if (cached_tokens >= 0)
-    out += ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(cached_tokens) + "}";
+  if (cached_tokens >= 0) out += ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(cached_tokens) + "}";
   out += '}';
 }
 

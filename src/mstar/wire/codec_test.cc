@@ -51,7 +51,7 @@ class Maker {
   Values values() {
     return list([&] { return Value(host()); });
   }
-  Error error() { 
+  Error error() {
     return std::move(std::move(Error(static_cast<Code>(below(6)), text())).with_field(text())).with_reason(text());
   }
   Params params() {

@@ -103,8 +103,8 @@ void Worker::send_signal(Live& live, WorkerId worker, PartitionRef partition, gr
 }
 
 bool Worker::send_client(Live& live, graph::Effects::Client& client) {
-  wire::ClientValue out{live.request, client.port, {}, options_.id,
-                        models_[live.model].resources.cached_tokens(live.request)};
+  wire::ClientValue out{
+      live.request, client.port, {}, options_.id, models_[live.model].resources.cached_tokens(live.request)};
   for (const Value& value : client.values) {
     auto host = value.to_host();
     if (!host) {
