@@ -175,6 +175,7 @@ Result<jinja::Value> user_json(const Tokenizer& tokenizer, const std::string& js
 
 // Refuses what can't fit before it is encoded: no token stands for more than max_token_bytes.
 Status check_length(const TextModel& model, std::string_view text, const char* field) {
+  if (model.max_token_bytes == 0) return ok_status();
   const std::size_t least_tokens = (text.size() + model.max_token_bytes - 1) / model.max_token_bytes;
   if (least_tokens <= static_cast<std::size_t>(model.context_tokens)) return ok_status();
   return std::move(bad_field(field, "has " + std::to_string(text.size()) + " bytes, at least " +

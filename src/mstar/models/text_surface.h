@@ -16,7 +16,7 @@ struct TextModel {
   CheckpointText text;     // a null chat_template: no chat
   int context_tokens = 0;  // prompt and answer together
   int vocab = 0;
-  std::size_t max_token_bytes = 0;  // of the longest token; add_text_surfaces fills it in
+  std::size_t max_token_bytes = 0;  // of the longest token; 0: not known; add_text_surfaces fills it in
   decl::PortRef prompt;             // i32 [n], from the request
   decl::PortRef token;              // i32 [1], to the client
   // f32 [1 + n, 2], to the client: (id, log-probability) of the drawn token and of the n likeliest.
