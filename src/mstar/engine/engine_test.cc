@@ -205,13 +205,13 @@ TEST_F(EngineOnADeferredDevice, WarmStepsAllocateNothingAndCopyLittle) {
   expect_all(decoder, some_requests(5, 30), {});
   EXPECT_EQ(device_.num_allocations(), before);
   EXPECT_EQ(decoder.engine->counters().num_allocations, 0);
-  // A steady step: the rows' tokens in one piece, the plan of the keys and values, outputs from the graph's memory (two
-  // groups) and the read-back. No padding is written again.
+  // A steady step: the rows' tokens in one piece, the plans of the keys and values and of the sampler, outputs from the
+  // graph's memory (two groups) and the read-back. No padding is written again.
   const std::int64_t copies = device_.num_copies();
   expect_all(decoder, some_requests(5, 31), {});
   const std::int64_t first = device_.num_copies() - copies;
   expect_all(decoder, some_requests(5, 32), {});
-  EXPECT_EQ(device_.num_copies() - copies - first, first + 5);
+  EXPECT_EQ(device_.num_copies() - copies - first, first + 6);
 }
 
 TEST_F(EngineOnADeferredDevice, StopsWasteAtMostOneRowEach) {
