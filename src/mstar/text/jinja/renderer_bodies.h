@@ -50,7 +50,7 @@ class Renderer::Nested {
   bool too_deep() const { return renderer_.depth_ > kMaxEvalDepth; }
 
  private:
-  static constexpr int kMaxEvalDepth = 500;
+  static constexpr int kMaxEvalDepth = 300;
   Renderer& renderer_;
 };
 
