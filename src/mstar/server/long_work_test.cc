@@ -15,29 +15,33 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// A wait that others end.
+// A wait that others end. Who waits keeps what it waits on, for the test may be over before it has woken.
 class Gate {
  public:
   void open() {
-    std::lock_guard lock(mutex_);
-    open_ = true;
-    opened_.notify_all();
+    std::lock_guard lock(state_->mutex);
+    state_->open = true;
+    state_->opened.notify_all();
   }
   bool wait(seconds most = seconds(20)) {
-    std::unique_lock lock(mutex_);
-    ++num_waiting_;
-    return opened_.wait_for(lock, most, [&] { return open_; });
+    const std::shared_ptr<State> state = state_;
+    std::unique_lock lock(state->mutex);
+    ++state->num_waiting;
+    return state->opened.wait_for(lock, most, [&] { return state->open; });
   }
   int num_waiting() {
-    std::lock_guard lock(mutex_);
-    return num_waiting_;
+    std::lock_guard lock(state_->mutex);
+    return state_->num_waiting;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable opened_;
-  bool open_ = false;
-  int num_waiting_ = 0;
+  struct State {
+    std::mutex mutex;
+    std::condition_variable opened;
+    bool open = false;
+    int num_waiting = 0;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 struct LongWorkTest : ServerFixture {
