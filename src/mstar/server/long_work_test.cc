@@ -15,7 +15,8 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// A wait that others end. Who waits keeps what it waits on, for the test may be over before it has woken.
+// A wait that others end. Static in each test, and who waits keeps what it waits on: a server thread may come to it
+// when the test is over.
 class Gate {
  public:
   void open() {
@@ -74,7 +75,7 @@ TEST_F(LongWorkTest, TokenizingDoesNotHoldUpOthers) {
   ServerConfig config;
   config.num_io_threads = 1;
   start(config);
-  Gate gate;
+  static Gate gate;
   frontend.before_codec([&] { gate.wait(); });
   TestClient cutting(port), joining(port);
   cutting.send(tokenize(long_text()));
@@ -142,7 +143,7 @@ TEST_F(LongWorkTest, TheTimeOutCountsTheReading) {
   ServerConfig config;
   config.request_timeout = milliseconds(150);
   start(config);
-  Gate gate;
+  static Gate gate;
   frontend.before_submit([&](const CallRequests& call) {
     while (call.wanted()) std::this_thread::sleep_for(milliseconds(5));
   });
@@ -165,7 +166,7 @@ TEST_F(LongWorkTest, AStreamIsKeptOpenWhileItsPromptIsRead) {
   ServerConfig config;
   config.sse_keep_alive = milliseconds(20);
   start(config);
-  Gate gate;
+  static Gate gate;
   frontend.before_submit([&](const CallRequests&) { gate.wait(); });
   TestClient client(port);
   client.send(chat(long_text(), R"(,"stream":true)"));
