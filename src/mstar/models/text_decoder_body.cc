@@ -185,32 +185,12 @@ class TextDecoder final : public engine::ComponentBody {
     return ok_status();
   }
 
-  SampleRow sample_row(const resource::SamplerPool& sampler, const resource::SamplerRow& wanted,
-                       const RowInputs& row) const {
-    const resource::TokenHistory history = sampler.history(row.request);
-    SampleRow out = {.repetition_penalty = wanted.repetition_penalty,
-                     .seen = history.seen,
-                     .biases = history.biases,
-                     .temperature = wanted.temperature,
-                     .top_k = wanted.top_k,
-                     .top_p = wanted.top_p,
-                     .min_p = wanted.min_p,
-                     .seed = wanted.seed,
-                     .offset = wanted.offset};
-    if (wanted.needs_more_tokens) {
-      out.suppress = refs_.config->text.stop_ids;
-      out.more_suppress = row.params->sampling.stop_ids;
-    }
-    return out;
-  }
-
   Status draw(Forward& step, const std::vector<int>& ending, TensorView logits) {
     OpContext& ops = step.ops();
-    auto& sampler = static_cast<resource::SamplerPool&>(step.resource(refs_.sampler));
-    const auto& wanted = sampler.rows(step.plan_slot());
+    const auto& sampler = static_cast<const resource::SamplerPool&>(step.resource(refs_.sampler));
     std::vector<SampleRow> rows(ending.size());
     for (std::size_t r = 0; r < ending.size(); ++r)
-      rows[r] = sample_row(sampler, wanted[static_cast<std::size_t>(ending[r])], step.row(ending[r]));
+      rows[r] = sampler.sample_row(step.plan_slot(), ending[r], step.row(ending[r]).request);
     MSTAR_TRY(keep_raw(step, ending, logits));
     const TensorView scores = ops.temporary(DType::f32, {static_cast<std::int64_t>(ending.size())});
     MSTAR_TRY(sample(ops, {.logits = logits, .rows = rows, .tokens = step.output(0), .log_probs = scores}));

@@ -297,8 +297,6 @@ TEST_F(ResourceTest, SamplerParametersAreWhatThePlanSays) {
   ASSERT_TRUE(pool.add_request(RequestId(1), params));
   params.sampling = {.repetition_penalty = 2, .frequency_penalty = 0.5};
   ASSERT_TRUE(pool.add_request(RequestId(2), params));
-  EXPECT_FALSE(pool.follows_draws(RequestId(1)));
-  EXPECT_TRUE(pool.follows_draws(RequestId(2)));
   const std::int32_t prompt[] = {3, 4, 3};
   pool.note_prompt(RequestId(2), prompt);
   const StepRow first = row(1, {.samples = true}), second = row(2, {.samples = true}), quiet = row(1, {});
@@ -309,7 +307,6 @@ TEST_F(ResourceTest, SamplerParametersAreWhatThePlanSays) {
     return std::vector<std::int32_t>(view.lists + list.begin, view.lists + list.begin + list.count);
   };
   EXPECT_FALSE(view.only_largest);
-  EXPECT_FALSE(pool.takes_largest(0));
   EXPECT_EQ(view.rows[0].temperature, 0.5f);
   EXPECT_EQ(view.rows[0].top_k, 3);
   EXPECT_FLOAT_EQ(view.rows[0].log_min_p, -1.38629436f);
@@ -321,6 +318,9 @@ TEST_F(ResourceTest, SamplerParametersAreWhatThePlanSays) {
   EXPECT_EQ(view.rows[1].suppress.count + view.rows[1].seen.count + view.rows[1].biases.count, 0);
   EXPECT_EQ(view.rows[2].repetition_penalty, 2.0f);
   EXPECT_EQ(ids(view.rows[2].seen), (std::vector<std::int32_t>{3, 4}));
+  const SampleRow on_host = pool.sample_row(0, 3, RequestId(2));
+  EXPECT_EQ(on_host.repetition_penalty, 2.0f);
+  EXPECT_EQ(std::vector<std::int32_t>(on_host.seen.begin(), on_host.seen.end()), (std::vector<std::int32_t>{3, 4}));
 
   pool.note_drawn(RequestId(1), 6);
   pool.note_drawn(RequestId(2), 4);
@@ -332,7 +332,6 @@ TEST_F(ResourceTest, SamplerParametersAreWhatThePlanSays) {
   EXPECT_EQ(view.rows[1].suppress.count, 0) << "min_tokens are there";
   ASSERT_TRUE(pool.admit(second));
   plan(pool, {second}, 1);
-  EXPECT_TRUE(pool.takes_largest(1));
   EXPECT_NE(pool.parameters(1).rows, view.rows);
 
   std::vector<std::int32_t> many(kMaxSampleListWords);

@@ -22,7 +22,6 @@ Result<std::unique_ptr<SamplerPool>> SamplerPool::create(const decl::Sampler& sp
   std::unique_ptr<SamplerPool> pool(new SamplerPool(spec));
   const auto max_rows = static_cast<std::size_t>(limits.max_rows);
   pool->rows_.resize(static_cast<std::size_t>(limits.num_plan_slots));
-  pool->draws_.resize(pool->rows_.size());
   for (auto& rows : pool->rows_) rows.reserve(max_rows);
   if (!for_device) return pool;
   const std::size_t counts[] = {max_rows * kSampleRowWords, max_rows * kMaxSampleListWords};
@@ -89,11 +88,8 @@ Status SamplerPool::plan(const StepRows& rows, Stream stream) {
   SampleParametersWriter writer(for_device ? arrays->host(0) : std::span<std::int32_t>{},
                                 for_device ? arrays->host(1) : std::span<std::int32_t>{});
   const auto write = [&](const StepRow& row, const SamplerRow& planned, const Request* request) {
-    if (!row.demand.samples) return true;
-    draws_[rows.slot] |= planned.temperature > 0;
-    return !for_device || writer.add(sample_row(planned, request));
+    return !for_device || !row.demand.samples || writer.add(sample_row(planned, request));
   };
-  draws_[rows.slot] = 0;
   for (const StepRow& row : rows.rows) {
     const auto it = requests_.find(row.request);
     if (it == requests_.end()) {
@@ -118,10 +114,10 @@ SampleParametersView SamplerPool::parameters(int slot) const {
   return {reinterpret_cast<const SampleRowWords*>(arrays.on_device(0)), arrays.on_device(1)};
 }
 
-bool SamplerPool::follows_draws(RequestId request) const {
+SampleRow SamplerPool::sample_row(int slot, int row, RequestId request) const {
   const auto it = requests_.find(request);
-  return it != requests_.end() &&
-         (it->second.remembers_seen() || it->second.presence_penalty != 0 || it->second.frequency_penalty != 0);
+  const SamplerRow& planned = rows_[static_cast<std::size_t>(slot)][static_cast<std::size_t>(row)];
+  return sample_row(planned, it == requests_.end() ? nullptr : &it->second);
 }
 
 void SamplerPool::rollback(const StepRow& row) {
@@ -143,11 +139,6 @@ void SamplerPool::note_drawn(RequestId request, std::int32_t id) {
   if (r.presence_penalty == 0 && r.frequency_penalty == 0) return;
   const bool first = r.counted.insert(id).second;
   r.bias_of(id).value -= static_cast<float>(r.frequency_penalty + (first ? r.presence_penalty : 0));
-}
-
-TokenHistory SamplerPool::history(RequestId request) const {
-  const auto it = requests_.find(request);
-  return it == requests_.end() ? TokenHistory{} : TokenHistory{it->second.seen, it->second.biases};
 }
 
 Usage SamplerPool::usage() const {

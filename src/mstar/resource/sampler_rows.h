@@ -23,12 +23,6 @@ struct SamplerRow {
   bool needs_more_tokens = false;  // fewer than min_tokens were drawn: stop ids have no chance
 };
 
-// What a request's tokens so far do to its next draw.
-struct TokenHistory {
-  std::span<const std::int32_t> seen = {};  // ids of prompt and answer, each once; where a penalty asks for them
-  std::span<const TokenBias> biases = {};   // logit_bias and the penalties of the answer's ids
-};
-
 // Words of penalties, biases and masks that one row may take on a device.
 inline constexpr std::size_t kMaxSampleListWords = 16384;
 
@@ -55,19 +49,14 @@ class SamplerPool final : public Resource {
   // The rows of the slot's step that sample, in their order, with what the requests' tokens up to the plan ask for; at
   // one address for a slot, so that a captured step reads what the latest plan wrote. Pads take the largest logit.
   SampleParametersView parameters(int slot) const;
-  // Whether no row of the slot's step draws: its parameters may promise only_largest. Not under capture, for the steps
-  // that are replayed later have other rows.
-  bool takes_largest(int slot) const { return !draws_[slot]; }
-  // Whether the request's next draw depends on the tokens before it by a penalty: then it must not be planned before
-  // they were noted.
-  bool follows_draws(RequestId request) const;
+  // The same on the host, of row `row` of the slot's step, which is the request's. Valid until the request is noted
+  // again or removed.
+  SampleRow sample_row(int slot, int row, RequestId request) const;
 
   // Ids of the request's prompt, or of its answer, for the penalties of the rows that are planned later. Cost: O(ids),
   // and nothing for a request without penalties.
   void note_prompt(RequestId request, std::span<const std::int32_t> ids);
   void note_drawn(RequestId request, std::int32_t id);
-  // Valid until the request is noted again or removed.
-  TokenHistory history(RequestId request) const;
 
  private:
   struct Request {
@@ -93,7 +82,6 @@ class SamplerPool final : public Resource {
   std::unordered_map<RequestId, Request> requests_;
   std::vector<std::vector<SamplerRow>> rows_;
   std::vector<PlanArrays> arrays_;  // of each slot: rows, lists; empty unless for a device
-  std::vector<char> draws_;         // of each slot
 };
 
 }  // namespace mstar::resource
