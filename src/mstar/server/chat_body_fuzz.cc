@@ -1,5 +1,6 @@
 // Any bytes as the body of a chat or a completion: refused with a reason, or a request whose parts are well formed and
 // whose answer is. The first byte chooses the route.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -53,10 +54,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   decl::Chunk chunk{decl::Modality::text, "utf8", HostValue::utf8(body), {}};
   chunk.metadata.set("logprobs", std::string(R"([{"token":"a","bytes":[97],"logprob":-1,"top_logprobs":[]}])"));
   std::string out;
-  for (std::size_t i = 0; i < num; ++i) {
-    check_request(take_choice(*call, i));
-    if (i < 4) require(call->answer->on_chunk(i, chunk, out).ok());
-  }
+  for (const decl::ApiRequest& request : call->requests) check_request(request);
+  for (std::size_t i = 0; i < std::min<std::size_t>(num, 4); ++i) require(call->answer->on_chunk(i, chunk, out).ok());
   for (std::size_t i = 0; i < num; ++i) require(call->answer->on_finished(i, Finished{}, out).ok());
   if (call->answer->streams()) {
     check_stream(out);

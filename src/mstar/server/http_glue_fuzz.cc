@@ -46,7 +46,7 @@ std::string answer(RequestReader& reader, const Metrics& metrics) {
   auto call = make_call(endpoint, reader.take_form(), kFrontend, id);
   if (!call) return error_body(to_http(call.error(), Stage::body));
   require(num_choices(*call) > 0);
-  const decl::ApiRequest request = take_choice(*call, num_choices(*call) - 1);
+  const decl::ApiRequest& request = call->requests.back();
   require(!request.model.empty());
   for (const decl::Media& each : request.media) require(each.bytes.size_bytes() > 0);
   // The request's own text goes back through the writers, as a model's would.
