@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mstar/base/dims.h"
 #include "mstar/base/dtype.h"
 
 namespace mstar {
@@ -20,8 +21,7 @@ namespace mstar {
 class HostValue {
  public:
   HostValue() = default;
-  HostValue(DType dtype, std::vector<std::int64_t> dims, std::vector<std::byte> bytes)
-      : dtype_(dtype), dims_(std::move(dims)) {
+  HostValue(DType dtype, Dims dims, std::vector<std::byte> bytes) : dtype_(dtype), dims_(dims) {
     auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
     bytes_ = *owner;
     owner_ = std::move(owner);
@@ -36,11 +36,11 @@ class HostValue {
   }
 
   // A part of bytes that `owner` (never null) keeps alive; results of one step share theirs.
-  static HostValue part_of(std::shared_ptr<const void> owner, DType dtype, std::vector<std::int64_t> dims,
+  static HostValue part_of(std::shared_ptr<const void> owner, DType dtype, Dims dims,
                            std::span<const std::byte> bytes) {
     HostValue out;
     out.dtype_ = dtype;
-    out.dims_ = std::move(dims);
+    out.dims_ = dims;
     out.bytes_ = bytes;
     out.owner_ = std::move(owner);
     return out;
@@ -59,7 +59,7 @@ class HostValue {
   static HostValue pcm(std::span<const float> values) { return of<float>(DType::pcm, values); }
 
   DType dtype() const { return dtype_; }
-  const std::vector<std::int64_t>& dims() const { return dims_; }
+  const Dims& dims() const { return dims_; }
   std::span<const std::byte> bytes() const { return bytes_; }
   // Keeps bytes() alive.
   const std::shared_ptr<const void>& owner() const { return owner_; }
@@ -79,7 +79,7 @@ class HostValue {
   }
 
   DType dtype_ = DType::bytes;
-  std::vector<std::int64_t> dims_;
+  Dims dims_;
   std::shared_ptr<const void> owner_;
   std::span<const std::byte> bytes_;
 };

@@ -15,7 +15,7 @@ class DeviceBuffer {
  public:
   virtual ~DeviceBuffer() = default;
   virtual DType dtype() const = 0;
-  virtual std::vector<std::int64_t> dims() const = 0;
+  virtual Dims dims() const = 0;
   virtual std::size_t size_bytes() const = 0;
   // Waits for the device. Thread: any.
   virtual Result<HostValue> to_host() const = 0;

@@ -51,7 +51,7 @@ class RowBuffer final : public DeviceBuffer {
  public:
   RowBuffer(std::shared_ptr<BufferPool::Block> block, TensorView view) : block_(std::move(block)), view_(view) {}
   DType dtype() const override { return view_.dtype; }
-  std::vector<std::int64_t> dims() const override { return {view_.shape.dims().begin(), view_.shape.dims().end()}; }
+  Dims dims() const override { return view_.shape.dims(); }
   std::size_t size_bytes() const override { return view_.bytes(); }
   Result<HostValue> to_host() const override;
   TensorView view() const { return view_; }

@@ -47,7 +47,8 @@ Result<std::int64_t> items_of(const SlotSpec& spec, const Value& value, const st
   const auto* row = dynamic_cast<const RowBuffer*>(value.device.get());
   const TensorView view = row ? row->view() : TensorView();
   const DType dtype = row ? view.dtype : value.host.dtype();
-  const std::span<const std::int64_t> dims = row ? view.shape.dims() : std::span<const std::int64_t>(value.host.dims());
+  const std::span<const std::int64_t> dims =
+      row ? view.shape.dims() : std::span(value.host.dims().begin(), value.host.dims().size());
   source = row ? Source{view.pointer, view.bytes(), true}
                : Source{value.host.bytes().data(), value.host.bytes().size(), false};
   const std::size_t rank = spec.item_dims.size();
@@ -273,7 +274,7 @@ void Engine::bring_to_host(Step& step) const {
     const TensorView view = static_cast<const RowBuffer&>(*value.device).view();
     const std::ptrdiff_t at = view.empty() ? 0 : static_cast<const std::byte*>(view.pointer) - base;
     auto& buffer = const_cast<RowBuffer&>(static_cast<const RowBuffer&>(*value.device));
-    value.host = HostValue::part_of(bytes, view.dtype, {view.shape.dims().begin(), view.shape.dims().end()},
+    value.host = HostValue::part_of(bytes, view.dtype, view.shape.dims(),
                                     std::span(*bytes).subspan(static_cast<std::size_t>(at), view.bytes()));
     buffer.set_read(value.host);  // copies of the value in later rows learn of it too
   }

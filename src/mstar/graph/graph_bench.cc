@@ -12,7 +12,7 @@ namespace {
 class Buffer final : public DeviceBuffer {
  public:
   DType dtype() const override { return DType::i32; }
-  std::vector<std::int64_t> dims() const override { return {1}; }
+  Dims dims() const override { return {1}; }
   std::size_t size_bytes() const override { return 4; }
   Result<HostValue> to_host() const override { return HostValue(); }
 };

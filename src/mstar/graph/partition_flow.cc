@@ -20,7 +20,7 @@ std::int64_t count_tokens(const Values& values) {
     if (value.on_host()) {
       count += value.host.dims().empty() ? 1 : value.host.dims().front();
     } else {
-      const std::vector<std::int64_t> dims = value.device->dims();
+      const Dims dims = value.device->dims();
       count += dims.empty() ? 1 : dims.front();
     }
   }

@@ -13,14 +13,14 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
 // Bytes of a value of this shape; -1 when the shape is no shape.
-std::int64_t shape_bytes(DType dtype, const std::vector<std::int64_t>& dims) {
+std::int64_t shape_bytes(DType dtype, std::span<const std::int64_t> dims) {
   std::int64_t bytes = static_cast<std::int64_t>(dtype_bytes(dtype));
   for (const std::int64_t dim : dims)
     if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes)) return -1;
   return bytes;
 }
 
-bool is_whole(DType dtype, const std::vector<std::int64_t>& dims, std::size_t size_bytes) {
+bool is_whole(DType dtype, std::span<const std::int64_t> dims, std::size_t size_bytes) {
   if (dims.empty() && size_bytes == 0) return true;  // a signal
   return shape_bytes(dtype, dims) == static_cast<std::int64_t>(size_bytes);
 }
@@ -98,6 +98,10 @@ class Writer {
   void put(const std::variant<T...>& value) {
     put(static_cast<std::uint8_t>(value.index()));
     std::visit([this](const auto& each) { this->put(each); }, value);  // clang 14 overlooks a plain put
+  }
+  void put(const Dims& dims) {
+    put_size(dims.size());
+    for (const std::int64_t each : dims) put(each);
   }
   void put(const Params& params) { put(params.values()); }
   void put(const std::shared_ptr<const decl::RequestParams>& params) { put(params ? *params : decl::RequestParams()); }
@@ -237,9 +241,9 @@ class Reader {
     get(dtype);
     get(dims);
     get(size);
-    failed_ |= size > left_.size() || !is_whole(dtype, dims, size);
+    failed_ |= size > left_.size() || dims.size() > Dims::kMost || !is_whole(dtype, dims, size);
     const auto from = take(failed_ ? 0 : size);
-    if (!failed_) value = HostValue(dtype, std::move(dims), {from.begin(), from.end()});
+    if (!failed_) value = HostValue(dtype, dims, {from.begin(), from.end()});
   }
   void get(Value& value) { get(value.host); }
   template <class T>

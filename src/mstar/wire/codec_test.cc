@@ -302,7 +302,7 @@ class FakeBuffer final : public DeviceBuffer {
  public:
   explicit FakeBuffer(bool lost) : lost_(lost) {}
   DType dtype() const override { return DType::i32; }
-  std::vector<std::int64_t> dims() const override { return {2}; }
+  Dims dims() const override { return {2}; }
   std::size_t size_bytes() const override { return 8; }
   Result<HostValue> to_host() const override {
     if (lost_) return unavailable("the device is gone");

@@ -20,7 +20,7 @@ class Tracked final : public DeviceBuffer {
   Tracked(std::int64_t id, std::int64_t& live) : id_(id), live_(live) { ++live_; }
   ~Tracked() override { --live_; }
   DType dtype() const override { return DType::i32; }
-  std::vector<std::int64_t> dims() const override { return {1}; }
+  Dims dims() const override { return {1}; }
   std::size_t size_bytes() const override { return 4; }
   Result<HostValue> to_host() const override { return HostValue(); }
   std::int64_t id() const { return id_; }

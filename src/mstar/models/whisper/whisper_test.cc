@@ -98,8 +98,7 @@ class Seeded {
 HostValue golden_port(const weights::Checkpoint& ports, const char* name) {
   const weights::StoredWeight* stored = ports.find(name);
   EXPECT_NE(stored, nullptr) << name;
-  return HostValue(DType::f32, {stored->shape.dims().begin(), stored->shape.dims().end()},
-                   {stored->bytes.begin(), stored->bytes.end()});
+  return HostValue(DType::f32, stored->shape.dims(), {stored->bytes.begin(), stored->bytes.end()});
 }
 
 double largest_difference(const HostValue& a, const HostValue& b) {
