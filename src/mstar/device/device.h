@@ -58,6 +58,9 @@ class Device {
   // Bytes are 256-aligned. exhausted when it cannot be had; internal under capture. Thread: any.
   virtual Result<void*> allocate(std::size_t bytes) = 0;
   virtual void release(void* pointer) = 0;
+  // Likewise, for what stays as long as a model and is read in every step: on a CPU in huge pages.
+  virtual Result<void*> allocate_weights(std::size_t bytes) { return allocate(bytes); }
+  virtual void release_weights(void* pointer) { release(pointer); }
   // Pinned where the device can use it.
   virtual Result<void*> allocate_host(std::size_t bytes) = 0;
   virtual void release_host(void* pointer) = 0;

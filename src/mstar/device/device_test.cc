@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "mstar/device/cpu/cpu_device.h"
+#include "mstar/device/cpu/huge_pages.h"
 #include "mstar/device/cuda/cuda_device.h"
 
 namespace mstar {
@@ -25,6 +28,28 @@ TEST(CpuDevice, CountsAllocationsAndRefusesWhatCannotBe) {
   EXPECT_FALSE(device->supports_capture());
   EXPECT_FALSE(device->is_asynchronous());
   EXPECT_FALSE(device->begin_capture({}));
+}
+
+TEST(HugePages, PiecesLieApartAndChunksGoBackWithTheLast) {
+  HugePages pages;
+  std::vector<std::span<unsigned char>> pieces;
+  for (const std::size_t bytes :
+       {std::size_t{1}, std::size_t{1000}, std::size_t{60} << 20, std::size_t{5} << 20, std::size_t{70} << 20}) {
+    auto* const at = static_cast<unsigned char*>(pages.take(bytes));
+    ASSERT_NE(at, nullptr);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(at) % 256, 0u);
+    pieces.emplace_back(at, bytes);
+    for (std::size_t i = 0; i < bytes; i += 4096) at[i] = static_cast<unsigned char>(pieces.size());
+    at[bytes - 1] = static_cast<unsigned char>(pieces.size());
+  }
+  EXPECT_EQ(pages.num_chunks(), 3u);  // 60 MiB and the small ones, 5 MiB, 70 MiB
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    EXPECT_EQ(pieces[i].front(), i + 1);
+    EXPECT_EQ(pieces[i].back(), i + 1);
+    pages.give_back(pieces[i].data());
+  }
+  EXPECT_EQ(pages.num_chunks(), 0u);
+  EXPECT_EQ(pages.take(SIZE_MAX - 4096), nullptr);
 }
 
 TEST(CpuDevice, AContainersLimitCounts) {

@@ -57,17 +57,29 @@ Result<Tensor> Tensor::allocate(Device& device, DType dtype, Shape shape) {
   return out;
 }
 
+Result<Tensor> Tensor::allocate_weights(Device& device, DType dtype, Shape shape) {
+  Tensor out;
+  MSTAR_TRY_ASSIGN(void* const pointer,
+                   device.allocate_weights(static_cast<std::size_t>(shape.num_elements()) * dtype_bytes(dtype)));
+  out.view_ = TensorView(pointer, dtype, shape, device.id());
+  out.device_ = &device;
+  out.is_weights_ = true;
+  return out;
+}
+
 Tensor& Tensor::operator=(Tensor&& other) noexcept {
   if (this != &other) {
     reset();
     view_ = std::exchange(other.view_, {});
     device_ = std::exchange(other.device_, nullptr);
+    is_weights_ = other.is_weights_;
   }
   return *this;
 }
 
 void Tensor::reset() {
-  if (device_) device_->release(view_.pointer);
+  if (device_ && is_weights_) device_->release_weights(view_.pointer);
+  if (device_ && !is_weights_) device_->release(view_.pointer);
   device_ = nullptr;
   view_ = {};
 }

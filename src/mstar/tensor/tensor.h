@@ -83,6 +83,8 @@ class Tensor {
  public:
   Tensor() = default;
   static Result<Tensor> allocate(Device& device, DType dtype, Shape shape);
+  // For weights; see Device::allocate_weights().
+  static Result<Tensor> allocate_weights(Device& device, DType dtype, Shape shape);
   Tensor(Tensor&& other) noexcept { *this = std::move(other); }
   Tensor& operator=(Tensor&& other) noexcept;
   ~Tensor() { reset(); }
@@ -94,6 +96,7 @@ class Tensor {
   void reset();
   TensorView view_;
   Device* device_ = nullptr;
+  bool is_weights_ = false;
 };
 
 }  // namespace mstar

@@ -17,6 +17,8 @@
 #include <string>
 #include <system_error>
 
+#include "mstar/device/cpu/huge_pages.h"
+
 namespace mstar {
 namespace {
 
@@ -71,6 +73,14 @@ class CpuDevice final : public Device {
     return pointer;
   }
   void release(void* pointer) override { ::operator delete (pointer, std::align_val_t{256}); }
+  Result<void*> allocate_weights(std::size_t bytes) override {
+    void* const pointer = weights_.take(bytes);
+    if (!pointer)
+      return exhausted("no memory for weights of " + std::to_string(bytes) + " bytes; take a smaller model or format");
+    num_allocations_.fetch_add(1, std::memory_order_relaxed);
+    return pointer;
+  }
+  void release_weights(void* pointer) override { weights_.give_back(pointer); }
   Result<void*> allocate_host(std::size_t bytes) override { return allocate(bytes); }
   void release_host(void* pointer) override { release(pointer); }
   std::int64_t num_allocations() const override { return num_allocations_.load(std::memory_order_relaxed); }
@@ -89,6 +99,7 @@ class CpuDevice final : public Device {
     if (bytes) std::memmove(to, from, bytes);
   }
   std::atomic<std::int64_t> num_allocations_{0};
+  HugePages weights_;
 };
 
 }  // namespace

@@ -176,13 +176,13 @@ Status LinearWeight::allocate_panels(Device& device) {
   if (storage_.is_blocks()) {
     const auto num_blocks = static_cast<std::size_t>(num_inputs_ / storage_.unit_elements());
     panel_bytes_ = num_blocks * block_layout(storage_.blocks()).step_bytes();
-    MSTAR_TRY_ASSIGN(panels_,
-                     Tensor::allocate(device, DType::u8, {num_panels(), static_cast<std::int64_t>(panel_bytes_)}));
+    MSTAR_TRY_ASSIGN(
+        panels_, Tensor::allocate_weights(device, DType::u8, {num_panels(), static_cast<std::int64_t>(panel_bytes_)}));
     return ok_status();
   }
   const DType dtype = storage_.dtype();
   panel_bytes_ = static_cast<std::size_t>(padded_inputs_) * kPanel * dtype_bytes(dtype);
-  MSTAR_TRY_ASSIGN(panels_, Tensor::allocate(device, dtype, {num_panels(), padded_inputs_, kPanel}));
+  MSTAR_TRY_ASSIGN(panels_, Tensor::allocate_weights(device, dtype, {num_panels(), padded_inputs_, kPanel}));
   if (dtype != DType::i8) return ok_status();
   MSTAR_TRY_ASSIGN(scales_, Tensor::allocate(device, DType::f32, {num_panels() * kPanel}));
   MSTAR_TRY_ASSIGN(sums_, Tensor::allocate(device, DType::i32, {num_panels() * kPanel}));
