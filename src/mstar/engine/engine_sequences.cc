@@ -122,7 +122,9 @@ void Engine::admit_sequences(Step& step, std::vector<RowInputs> rows, Prepared& 
   }
   const auto& limits = options_.limits;
   const int grain = sequences_->page_tokens();
-  const std::vector<int> shares = share_tokens(wishes, {limits.max_tokens, limits.max_rows, grain});
+  const std::vector<int> shares = share_tokens(
+      wishes,
+      {.tokens = limits.max_tokens, .rows = limits.max_rows, .grain = grain, .least_share = limits.max_tokens / 2});
   for (std::size_t i = 0; i < candidates.size(); ++i)
     if (shares[i] > 0) admit_part(step, candidates[i], shares[i], out);
   // What rows did not take that must wait after all is for those that got nothing.

@@ -1,6 +1,7 @@
 #include "mstar/engine/token_budget.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace mstar::engine {
 
@@ -8,6 +9,20 @@ int largest_part(const TokenWish& row, int tokens, int grain) {
   if (row.tokens <= tokens) return row.tokens;
   return std::max(0, (row.begin + tokens) / grain * grain - row.begin);
 }
+
+namespace {
+
+// How many of the rows, the first ones first, can share `tokens` so that each gets `least` or what it wants.
+std::size_t num_that_join(std::span<const TokenWish> rows, std::span<const std::size_t> order, int tokens, int least) {
+  std::int64_t wanted = 0;
+  for (std::size_t n = 0; n < order.size(); ++n) {
+    wanted += std::min(rows[order[n]].tokens, least);
+    if (wanted > tokens) return std::max<std::size_t>(n, 1);
+  }
+  return order.size();
+}
+
+}  // namespace
 
 std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget& budget) {
   std::vector<int> out(rows.size());
@@ -34,6 +49,7 @@ std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget&
     --rows_left;
   }
   if (static_cast<int>(longer.size()) > rows_left) longer.resize(static_cast<std::size_t>(rows_left));
+  longer.resize(num_that_join(rows, longer, left, budget.least_share));
   std::vector<std::size_t> by_wish = longer;
   std::stable_sort(by_wish.begin(), by_wish.end(),
                    [&](std::size_t a, std::size_t b) { return rows[a].tokens < rows[b].tokens; });

@@ -22,6 +22,17 @@ TEST(TokenBudget, WhoWantsLittleLeavesTheRestToTheOthers) {
   EXPECT_EQ(share_tokens(rows, {.tokens = 205, .rows = 8, .grain = 16}), (Shares{80, 5, 40, 80}));
 }
 
+TEST(TokenBudget, PromptsThatComeTogetherAreDoneOneAfterTheOther) {
+  const std::vector<TokenWish> equal(5, {0, 640});
+  EXPECT_EQ(share_tokens(equal, {.tokens = 2048, .rows = 8, .grain = 16, .least_share = 1024}),
+            (Shares{640, 640, 640, 0, 0}));
+  EXPECT_EQ(share_tokens(equal, {.tokens = 2048, .rows = 8, .grain = 16, .least_share = 512}),
+            (Shares{512, 512, 512, 512, 0}));
+  const std::vector<TokenWish> behind_a_long_one = {{0, 100'000}, {0, 640}, {0, 640}};
+  EXPECT_EQ(share_tokens(behind_a_long_one, {.tokens = 2048, .rows = 8, .grain = 16, .least_share = 1024}),
+            (Shares{1408, 640, 0}));
+}
+
 TEST(TokenBudget, PartsEndAtMultiplesOfTheGrainWhereverTheyBegin) {
   EXPECT_EQ(share_tokens(std::vector<TokenWish>{{5, 100}}, {.tokens = 30, .rows = 1, .grain = 16}), (Shares{27}));
   EXPECT_EQ(share_tokens(std::vector<TokenWish>{{5, 100}}, {.tokens = 16, .rows = 1, .grain = 16}), (Shares{11}));
