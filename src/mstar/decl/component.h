@@ -56,6 +56,8 @@ struct DeviceComponent {
   // Latents).
   bool run_ahead = true;
   bool chunked_prefill = false;  // long inputs are split over steps under max_batch_tokens
+  // Without any, rows of all walks share steps. Else those of one entry's walks do, and a walk of no entry has steps of
+  // its own; the walks take turns, whoever has waited longest first.
   std::vector<CombinedWalks> combined = {};
   double slice_ms = 50;  // yield points: no slice on a CPU is longer
 };

@@ -9,6 +9,8 @@
 namespace mstar::decl {
 namespace {
 
+constexpr std::size_t kMaxAxes = 5;  // a tensor of a step has one more, for its rows
+
 void check_chunks(const ChunkPolicy& policy, const std::string& port, Faults& faults) {
   const std::string who = "port '" + port + "': ";
   if (const auto* fixed = std::get_if<FixedChunks>(&policy)) {
@@ -94,6 +96,7 @@ void check_port(const Decl& model, const PortSpec& port, const PortUse& use, Fau
       check_stream(model, port, *stream, use, faults);
     }
   }
+  if (port.axes.size() > kMaxAxes) faults.add(who + "has more than " + std::to_string(kMaxAxes) + " axes");
   if (port.shard_axis && (*port.shard_axis < 0 || static_cast<std::size_t>(*port.shard_axis) >= port.axes.size()))
     faults.add(who + "shard_axis is not one of its axes");
   if (port.counts_token && use.writers.empty()) faults.add(who + "counts tokens, but no walk makes it");

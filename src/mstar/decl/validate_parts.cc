@@ -156,13 +156,18 @@ void check_device(const Decl& model, const DeviceComponent& c, Faults& faults) {
   faults.names("region", c.capture.regions, [](const PiecewiseRegion& r) -> const std::string& { return r.name; });
   for (const PiecewiseRegion& region : c.capture.regions) check_region(who, region, faults);
   faults.names("combined walk", c.combined, [](const CombinedWalks& w) -> const std::string& { return w.name; });
+  std::set<WalkRef> combined_walks;
   for (const CombinedWalks& combined : c.combined) {
     std::set<WalkRef> walks;
     for (const WalkRef ref : combined.walks) {
-      if (ref.value >= model.walks().size()) faults.add(who + "combines a walk that is not of this model");
+      if (ref.value >= model.walks().size()) {
+        faults.add(who + "combines a walk that is not of this model");
+      } else if (!walks.contains(ref) && !combined_walks.insert(ref).second) {
+        faults.add(who + "combines walk '" + model.at(ref).name + "' in two ways");
+      }
       walks.insert(ref);
     }
-    if (walks.size() < 2) faults.add(who + "'" + combined.name + "' must combine at least two walks");
+    if (walks.empty()) faults.add(who + "'" + combined.name + "' combines no walks");
   }
 }
 

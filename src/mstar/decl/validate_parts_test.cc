@@ -87,13 +87,12 @@ TEST(ValidateComponents, Regions) {
 TEST(ValidateComponents, CombinedWalks) {
   Model m;
   const auto c = m.d.component(DeviceComponent{
-      .name = "c",
-      .combined = {
-          {"mix", {WalkRef(0), WalkRef(2)}}, {"one", {WalkRef(2), WalkRef(2)}}, {"far", {WalkRef(2), WalkRef(40)}}}});
+      .name = "c", .combined = {{"mix", {WalkRef(0), WalkRef(2)}}, {"none", {}}, {"far", {WalkRef(2), WalkRef(40)}}}});
   m.with_walks();
   m.d.walk("w", Step{c, {m.text}});
   EXPECT_TRUE(has_fault(m.d, "combined walk 'prefill' does not run it"));
-  EXPECT_TRUE(has_fault(m.d, "'one' must combine at least two walks"));
+  EXPECT_TRUE(has_fault(m.d, "'none' combines no walks"));
+  EXPECT_TRUE(has_fault(m.d, "combines walk 'w' in two ways"));
   EXPECT_TRUE(has_fault(m.d, "combines a walk that is not of this model"));
 }
 

@@ -125,6 +125,14 @@ TEST(ValidatePorts, ShardAxis) {
   m.d.walk("more", Step{m.llm, {m.text}, {a}});
   EXPECT_TRUE(only_fault(m.d, "shard_axis is not one of its axes"));
 }
+TEST(ValidatePorts, TooManyAxes) {
+  Model m;
+  const auto a = m.d.port(
+      {.name = "a", .axes = {{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}, {"f", 1}}, .travel = {ToClient{}}});
+  m.with_walks();
+  m.d.walk("more", Step{m.llm, {m.text}, {a}});
+  EXPECT_TRUE(only_fault(m.d, "has more than 5 axes"));
+}
 TEST(ValidatePorts, CountsTokensThatNobodyMakes) {
   Model m;
   const auto a = m.d.port({.name = "a", .travel = {FromPlan{}}, .counts_token = true});

@@ -107,8 +107,6 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
                                                ResourceSet& resources, weights::WeightMap& weights, Device& device) {
   std::unique_ptr<Engine> engine(new Engine(decl, component, std::move(options), resources, device));
   engine->first_plan_slot_ = resources.claim_plan_slots();
-  if (!engine->spec_.combined.empty())
-    log_warn("component '{}': combined walks are not acted on yet", engine->spec_.name);
   if (!engine->spec_.build) return bad_model("component '" + engine->spec_.name + "' has nothing to run");
   BuildContext context{.decl = decl,
                        .weights = weights,

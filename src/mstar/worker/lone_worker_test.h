@@ -43,8 +43,8 @@ struct ManualHost final : HostExecutor {
 // The toy language model, whole on one worker.
 class LoneWorker : public ::testing::Test {
  protected:
-  explicit LoneWorker(std::unique_ptr<Device> device, bool run_ahead = true)
-      : decl_(toy::language_model("lm")), device_(std::move(device)) {
+  explicit LoneWorker(std::unique_ptr<Device> device, bool run_ahead = true, bool walks_apart = false)
+      : decl_(toy::language_model("lm", 7, walks_apart)), device_(std::move(device)) {
     auto compiled = graph::CompiledModel::compile(decl_);
     EXPECT_TRUE(compiled);
     compiled_.emplace(std::move(*compiled));

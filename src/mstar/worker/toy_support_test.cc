@@ -317,7 +317,7 @@ std::unique_ptr<HostStage> make_join(const RequestParams&) { return std::make_un
 
 }  // namespace
 
-Decl language_model(std::string name, std::uint32_t salt) {
+Decl language_model(std::string name, std::uint32_t salt, bool walks_apart) {
   Decl d(std::move(name));
   const PortRef prompt = d.port({.name = "prompt", .dtype = DType::bytes, .travel = {FromRequest{}}});
   const PortRef ids = d.port({.name = "ids", .dtype = DType::i32});
@@ -337,11 +337,13 @@ Decl language_model(std::string name, std::uint32_t salt) {
   const auto tokenise = d.component(HostComponent{"tokenise", make_tokenise});
   const auto encoder =
       d.component(DeviceComponent{.name = "encoder", .build = build<Encoder>(ids), .max_batch_rows = 2});
+  const std::vector<CombinedWalks> apart = {{"prompts", {WalkRef(0)}}, {"answers", {WalkRef(1)}}};  // hear, say
   const auto decoder = d.component(DeviceComponent{.name = "decoder",
                                                    .build = build<Decoder>(states, token, kv, roll, sampler, salt),
                                                    .uses = {kv, roll, sampler},
                                                    .max_batch_rows = 8,
-                                                   .max_batch_tokens = 256});
+                                                   .max_batch_tokens = 256,
+                                                   .combined = walks_apart ? apart : std::vector<CombinedWalks>()});
   const auto detokenise = d.component(HostComponent{"detokenise", make_detokenise});
   const WalkRef hear = d.walk("hear", Sequential{{Run{tokenise, {prompt}, {ids}}, Run{encoder, {ids}, {states}},
                                                   Run{decoder, {states}, {token}}}});

@@ -24,7 +24,8 @@ inline constexpr int kEncoderSlices = 3;
 // (a place below) and `fail_at` (iteration of the decode loop).
 //   tokenise | tokenise_throw | tokenise_for_ever (until it is abandoned) | wrong_outputs | bad_value | declare |
 //   declare_throw | fail_row | forward | forward_throw | detokenise | plan | plan_throw | emit | intake | intake_throw
-decl::Decl language_model(std::string name, std::uint32_t salt = 7);
+// `walks_apart`: the decoder's rows of `hear` and `say` never share a step.
+decl::Decl language_model(std::string name, std::uint32_t salt = 7, bool walks_apart = false);
 
 // What the language model answers, computed without it.
 std::vector<std::int32_t> expected_tokens(const std::string& text, std::int64_t max_tokens, bool ignore_eos,

@@ -34,6 +34,16 @@ void Worker::stop() {
 
 namespace {
 
+// By walk of the model: rows of walks with one number may share a step of the component. Empty: all may.
+std::vector<std::uint32_t> groups_of(const decl::DeviceComponent& component, std::size_t num_walks) {
+  if (component.combined.empty()) return {};
+  std::vector<std::uint32_t> groups(num_walks);
+  for (std::size_t w = 0; w < num_walks; ++w) groups[w] = static_cast<std::uint32_t>(component.combined.size() + w);
+  for (std::size_t g = 0; g < component.combined.size(); ++g)
+    for (const decl::WalkRef walk : component.combined[g].walks) groups[walk.value] = static_cast<std::uint32_t>(g);
+  return groups;
+}
+
 // Home prefixes of all components, those on other workers too.
 std::vector<std::string> homes_of(const decl::Decl& declaration) {
   std::vector<std::string> out;
@@ -72,7 +82,8 @@ Status Worker::load() {
       MSTAR_TRY_ASSIGN(auto engine, engine::Engine::create(declaration, component, {limits, buffers_, options_.pool},
                                                            models_[m].resources, weights, *options_.device));
       lane_of_[{m, component.value}] = lanes_.size();
-      lanes_.push_back({.model = m, .engine = std::move(engine)});
+      lanes_.push_back(
+          {.model = m, .engine = std::move(engine), .group_of_walk = groups_of(spec, declaration.walks().size())});
     }
     if (model.checkpoint) {
       std::vector<std::string> homes;

@@ -152,7 +152,10 @@ class Worker {
     int num_launched = 0;       // steps in flight
     bool runs_ahead = false;
     std::uint64_t last_turn = 0;
-    bool blocked = false;  // every queued row waits for resources; retried when some are given back
+    bool blocked = false;                      // every queued row waits for resources; retried when some are given back
+    std::vector<std::uint32_t> group_of_walk;  // rows of one group may share a step; empty: all may
+    std::map<std::uint32_t, std::uint64_t> group_turns;  // last step of each group that had one
+    std::uint32_t group_of(decl::WalkRef walk) const { return group_of_walk.empty() ? 0 : group_of_walk[walk.value]; }
   };
   struct ModelState {
     engine::ResourceSet resources;
@@ -194,11 +197,14 @@ class Worker {
   bool step_once();
   Lane* next_lane();
   void run_slice(Lane& lane);
-  void take_rows(Lane& lane, std::vector<engine::RowInputs>& inputs);
+  std::vector<std::uint32_t> groups_in_turn(const Lane& lane);
+  std::optional<std::uint32_t> group_of(const Lane& lane, RequestId request, decl::PartitionRef partition);
+  void take_rows(Lane& lane, std::uint32_t group, std::vector<engine::RowInputs>& inputs);
   void add_row(Lane& lane, Live& live, Row row, engine::RowInputs input, std::vector<engine::RowInputs>& inputs);
   static bool clashes(const engine::RowInputs& row, const std::vector<engine::RowInputs>& inputs);
   engine::RowInputs row_inputs(const Live& live, const Pending& pending) const;
   bool begin_step(Lane& lane);
+  bool begin_step(Lane& lane, std::uint32_t group);
   void end_oldest_step();
   void end_row(Lane& lane, Row& row, engine::RowResult& result);
   void undo_cut_off(Live& live, decl::PartitionRef partition);
@@ -212,7 +218,7 @@ class Worker {
   void find_followers(std::uint32_t model);
   bool has_followers(const Lane& lane) const;
   void promise_outputs(Batch& batch);
-  void take_followers(Lane& lane, std::vector<engine::RowInputs>& inputs);
+  void take_followers(Lane& lane, std::uint32_t group, std::vector<engine::RowInputs>& inputs);
   void try_ahead(Lane& lane, const Follower& follower, std::vector<engine::RowInputs>& inputs);
   std::optional<engine::RowInputs> ahead_inputs(const Live& live, const Follower& follower,
                                                 const graph::AheadStep& step) const;

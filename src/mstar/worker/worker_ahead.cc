@@ -55,13 +55,14 @@ void Worker::withdraw_promises(const Batch& batch) {
       });
 }
 
-void Worker::take_followers(Lane& lane, std::vector<engine::RowInputs>& inputs) {
+void Worker::take_followers(Lane& lane, std::uint32_t group, std::vector<engine::RowInputs>& inputs) {
   for (Batch& batch : in_flight_)
     for (Follower& each : batch.followers) {
       if (!lane.engine->spec().chunked_prefill &&
           inputs.size() >= static_cast<std::size_t>(lane.engine->spec().max_batch_rows))
         return;
       if (each.lane != &lane || each.tried) continue;
+      if (const auto of = group_of(lane, each.request, each.partition); of && *of != group) continue;
       each.tried = true;
       try_ahead(lane, each, inputs);
     }

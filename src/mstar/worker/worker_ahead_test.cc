@@ -11,7 +11,8 @@ namespace {
 
 class AheadTest : public LoneWorker {
  protected:
-  explicit AheadTest(bool run_ahead = true) : LoneWorker(std::make_unique<engine::DeferredDevice>(), run_ahead) {}
+  explicit AheadTest(bool run_ahead = true, bool walks_apart = false)
+      : LoneWorker(std::make_unique<engine::DeferredDevice>(), run_ahead, walks_apart) {}
 
   engine::DeferredDevice& device() { return static_cast<engine::DeferredDevice&>(*device_); }
   // Counters, once the request is gone: statistics of living ones may lag.
@@ -43,6 +44,19 @@ class AheadTest : public LoneWorker {
       for (const auto& [port, produced] : report.done.produced) count += produced;
     return count;
   }
+  // Request 1 answers while request 2's prompt comes. The decoder's counters.
+  wire::WorkerStats::Component answer_while_another_asks() {
+    hear(1);
+    give(add(2));
+    worker_->send(say(1, 24));
+    worker_->send(start(2, "hear"));
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(worker_->poll());
+    settle();
+    EXPECT_EQ(num_reports(), 3u);
+    EXPECT_EQ(text().find("-1"), std::string::npos);
+    give(wire::RemoveRequest{RequestId(2)});
+    return decoder();
+  }
   // What the client reads of them. The decoder makes a token -1, and then all later ones too, unless its state, keys
   // and draws are those of the rows that were committed.
   std::string text() {
@@ -61,6 +75,9 @@ class AheadTest : public LoneWorker {
 
 struct WithoutAhead : AheadTest {
   WithoutAhead() : AheadTest(false) {}
+};
+struct WalksApart : AheadTest {
+  WalksApart() : AheadTest(true, true) {}
 };
 
 TEST_F(AheadTest, TheNextStepIsLaunchedBeforeTheOneBeforeItIsRead) {
@@ -94,6 +111,18 @@ TEST_F(WithoutAhead, EachStepIsReadAtOnce) {
   const auto counted = decoder();
   EXPECT_EQ(counted.num_rows, 1 + 4);
   EXPECT_EQ(counted.num_ahead_rows, 0);
+}
+
+TEST_F(AheadTest, APromptRidesOnAStepOfAnswers) {
+  const auto counted = answer_while_another_asks();
+  EXPECT_EQ(counted.num_rows, 1 + 24 + 1);
+  EXPECT_EQ(counted.num_steps, 1 + 24);
+}
+
+TEST_F(WalksApart, APromptHasAStepOfItsOwnBetweenThoseOfAnswers) {
+  const auto counted = answer_while_another_asks();
+  EXPECT_EQ(counted.num_rows, 1 + 24 + 1);
+  EXPECT_EQ(counted.num_steps, 1 + 24 + 1);
 }
 
 TEST_F(AheadTest, ACancelledLoopLeavesNoTraceOfTheRowAhead) {

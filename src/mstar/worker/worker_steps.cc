@@ -105,7 +105,7 @@ void Worker::add_row(Lane& lane, Live& live, Row row, engine::RowInputs input, s
 
 // Moves ready nodes from the queue into the lane's rows, first come first served; skips those that are void. Then those
 // that rows in flight feed.
-void Worker::take_rows(Lane& lane, std::vector<engine::RowInputs>& inputs) {
+void Worker::take_rows(Lane& lane, std::uint32_t group, std::vector<engine::RowInputs>& inputs) {
   // Parts of sequences: the engine picks the rows, for it knows which must wait.
   const std::size_t limit = lane.engine->spec().chunked_prefill
                                 ? lane.queue.size()
@@ -116,6 +116,10 @@ void Worker::take_rows(Lane& lane, std::vector<engine::RowInputs>& inputs) {
     const Pending pending = *it;
     Live* live = find(pending.request);
     if (live && !live->over() && live->partitions[pending.partition.value]->is_current(pending.node)) {
+      if (lane.group_of(live->partitions[pending.partition.value]->walk()) != group) {
+        ++it;
+        continue;
+      }
       engine::RowInputs row = row_inputs(*live, pending);
       // Behind a row that will be rolled back nothing may stand.
       if (keeps_state && (live->num_unwanted > 0 || clashes(row, inputs))) {
@@ -128,7 +132,7 @@ void Worker::take_rows(Lane& lane, std::vector<engine::RowInputs>& inputs) {
     }
     it = lane.queue.erase(it);
   }
-  if (lane.runs_ahead) take_followers(lane, inputs);
+  if (lane.runs_ahead) take_followers(lane, group, inputs);
 }
 
 // Two rows on the same state must not be of one step: their order would be lost.
@@ -160,11 +164,54 @@ void Worker::put_back(Lane& lane, Row& row, const engine::Progress& progress) {
   release_in_flight(live);
 }
 
+// Of the walk that the request's partition is in; nothing when that is over.
+std::optional<std::uint32_t> Worker::group_of(const Lane& lane, RequestId request, PartitionRef partition) {
+  Live* const live = find(request);
+  if (!live || live->over()) return std::nullopt;
+  const decl::WalkRef walk = live->partitions[partition.value]->walk();
+  if (!walk.valid()) return std::nullopt;
+  return lane.group_of(walk);
+}
+
+// Those that have something to run, whoever has waited longest first.
+std::vector<std::uint32_t> Worker::groups_in_turn(const Lane& lane) {
+  if (lane.group_of_walk.empty()) return {0};
+  std::vector<std::uint32_t> groups;
+  const auto add = [&](RequestId request, PartitionRef partition) {
+    const auto group = group_of(lane, request, partition);
+    if (group && std::find(groups.begin(), groups.end(), *group) == groups.end()) groups.push_back(*group);
+  };
+  for (const Pending& pending : lane.queue) add(pending.request, pending.partition);
+  for (const Batch& batch : in_flight_)
+    for (const Follower& each : batch.followers)
+      if (each.lane == &lane && !each.tried) add(each.request, each.partition);
+  // What is void is thrown out by any group's turn.
+  if (groups.empty()) groups.push_back(0);
+  const auto turn_of = [&](std::uint32_t group) {
+    const auto turn = lane.group_turns.find(group);
+    return turn == lane.group_turns.end() ? 0 : turn->second;
+  };
+  std::stable_sort(groups.begin(), groups.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return turn_of(a) < turn_of(b); });
+  return groups;
+}
+
 bool Worker::begin_step(Lane& lane) {
+  for (const std::uint32_t group : groups_in_turn(lane)) {
+    if (!begin_step(lane, group)) continue;
+    lane.blocked = false;
+    if (!lane.group_of_walk.empty()) lane.group_turns[group] = turn_;
+    return true;
+  }
+  lane.blocked = !lane.queue.empty();
+  return false;
+}
+
+bool Worker::begin_step(Lane& lane, std::uint32_t group) {
   lane.open = Batch{&lane, nullptr, {}, {}};
   std::vector<Row>& rows = lane.open->rows;
   std::vector<engine::RowInputs> inputs;
-  take_rows(lane, inputs);
+  take_rows(lane, group, inputs);
   engine::Engine::Prepared prepared;
   if (!inputs.empty()) prepared = lane.engine->prepare(std::move(inputs));
   lane.open->step = std::move(prepared.step);
@@ -182,7 +229,6 @@ bool Worker::begin_step(Lane& lane) {
     put_back(lane, rows[it->tag], it->progress);
   for (Row& row : rows)
     if (row.in_flight && row.standing == Standing::ahead) find(row.pending.request)->ahead.push_back(&row);
-  lane.blocked = !lane.open->step && !lane.queue.empty();
   if (lane.open->step) return true;
   lane.open.reset();
   return false;
