@@ -43,59 +43,88 @@ class Stream {
   using Layout = StreamLayout<kFragments, kTokenTiles, kStages>;
 
  public:
+  // What every stage needs is kept in registers: after an asm statement memory is read again, a parameter too.
   __device__ Stream(const StreamProblem& problem, uint4* shared)
       : p_(problem),
         ring_(shared),
         sums_(reinterpret_cast<float*>(shared + kStages * (Layout::kStageBytes / 16))),
         rank_(problem.split > 1 ? rank_in_cluster() : 0),
-        first_token_(static_cast<int>(blockIdx.y) * Layout::kTokens) {
-    const int steps = (p_.k + Layout::kDepth - 1) / Layout::kDepth;
+        first_token_(static_cast<int>(blockIdx.y) * Layout::kTokens),
+        k_(problem.k),
+        gated_(problem.gated),
+        chunk_(static_cast<int>(threadIdx.x) % 8),
+        first_row_(static_cast<int>(threadIdx.x) / 8),
+        to_(shared_address(shared + chunk_at(first_row_, chunk_))) {
+    const int steps = (k_ + Layout::kDepth - 1) / Layout::kDepth;
     first_step_ = steps * rank_ / p_.split;
     num_steps_ = steps * (rank_ + 1) / p_.split - first_step_;
+    first_k_ = first_step_ * Layout::kDepth + chunk_ * 8;
+#pragma unroll
+    for (int i = 0; i < kTokenCopies; ++i) {
+      const int local = first_row_ + i * 16, token = first_token_ + local;
+      reads_token_[i] = local < Layout::kTokens && token < p_.m;
+      tokens_[i] = p_.x.row<Element>(reads_token_[i] ? token : 0);
+    }
   }
 
   __device__ void run() {
     const int unit = static_cast<int>(blockIdx.x) / p_.split, num_units = static_cast<int>(gridDim.x) / p_.split;
-    const int tiles = (p_.num_tiles - unit + num_units - 1) / num_units;
-    const int total = tiles * num_steps_;
+    const int num_tiles = p_.num_tiles;
     if (p_.split > 1) arrive_at_cluster();
     prefetch(unit);
+    aim(unit);
     await_inputs();
-    int load_tile = unit, load_step = 0, loaded = 0;
+    int load_tile = unit, load_step = 0, load_stage = 0;
     const auto load_next = [&] {
-      if (loaded < total) {
-        load(loaded % kStages, load_tile, load_step);
-        ++loaded;
+      if (load_tile < num_tiles) {
+        load(load_stage, load_step);
+        load_stage = load_stage + 1 == kStages ? 0 : load_stage + 1;
         if (++load_step == num_steps_) {
           load_step = 0;
           load_tile += num_units;
+          if (load_tile < num_tiles) aim(load_tile);
         }
       }
       close_copy_group();  // an empty one keeps the count
     };
     for (int i = 0; i + 1 < kStages; ++i) load_next();
-    for (int tile = unit, index = 0; tile < p_.num_tiles; tile += num_units) {
+    int stage = 0;
+    for (int tile = unit; tile < num_tiles; tile += num_units) {
       float sums[kFragments][kTokenTiles][4] = {};
-      for (int step = 0; step < num_steps_; ++step, ++index) {
+      for (int step = 0; step < num_steps_; ++step) {
         wait_copy_groups<kStages - 2>();
         __syncthreads();
         load_next();  // into the stage that all have just left
-        multiply(index % kStages, sums);
+        multiply(stage, sums);
+        stage = stage + 1 == kStages ? 0 : stage + 1;
       }
-      finish(tile, sums, tile + num_units < p_.num_tiles);
+      finish(tile, sums, tile + num_units < num_tiles);
     }
   }
 
  private:
+  static constexpr int kWeightCopies = Layout::kOutputs / 16, kTokenCopies = (Layout::kTokens + 15) / 16;
+
   // The row of W behind row `local` of a tile, or -1.
   __device__ int weight_row(int tile, int local) const {
-    if (!p_.gated) {
+    if (!gated_) {
       const int row = tile * Layout::kOutputs + local;
       return row < p_.n ? row : -1;
     }
     constexpr int kHalf = Layout::kOutputs / 2;
     const int output = tile * kHalf + local % kHalf;
-    return output < p_.gated ? output + (local < kHalf ? 0 : p_.gated) : -1;
+    return output < gated_ ? output + (local < kHalf ? 0 : gated_) : -1;
+  }
+
+  // Where this thread's copies of a tile of W begin.
+  __device__ void aim(int tile) {
+    const auto* const weight = static_cast<const Element*>(p_.weight);
+#pragma unroll
+    for (int i = 0; i < kWeightCopies; ++i) {
+      const int row = weight_row(tile, first_row_ + i * 16);
+      reads_weight_[i] = row >= 0;
+      weights_[i] = weight + static_cast<std::int64_t>(row >= 0 ? row : 0) * k_;
+    }
   }
 
   // What the ring takes of W at first, to the L2 cache: W is there before x.
@@ -109,26 +138,19 @@ class Stream {
     prefetch_to_l2(weight + static_cast<std::int64_t>(row) * p_.k + k, count * static_cast<int>(sizeof(Element)));
   }
 
-  __device__ void load(int stage, int tile, int step) {
-    uint4* const to = ring_ + stage * (Layout::kStageBytes / 16);
-    const int chunk = static_cast<int>(threadIdx.x) % 8, first = static_cast<int>(threadIdx.x) / 8;
-    const int k = (first_step_ + step) * Layout::kDepth + chunk * 8;
-    const bool within = k < p_.k;
-    const auto* const weight = static_cast<const Element*>(p_.weight);
+  // The thread's row i * 16 + first_row_ of a stage lies 2 KiB after the one before.
+  __device__ void load(int stage, int step) {
+    const int k = first_k_ + step * Layout::kDepth;
+    const bool within = k < k_;
+    const int from = within ? k : 0;
+    const unsigned to = to_ + static_cast<unsigned>(stage) * Layout::kStageBytes;
 #pragma unroll
-    for (int local = first; local < Layout::kOutputs; local += 16) {
-      const int row = weight_row(tile, local);
-      const bool reads = within && row >= 0;
-      const Element* const from = weight + (reads ? static_cast<std::int64_t>(row) * p_.k + k : 0);
-      copy_16_async(to + chunk_at(local, chunk), from, reads ? 16 : 0);
-    }
+    for (int i = 0; i < kWeightCopies; ++i)
+      copy_16_async(to + i * 2048, weights_[i] + from, within && reads_weight_[i] ? 16 : 0);
 #pragma unroll
-    for (int local = first; local < Layout::kTokens; local += 16) {
-      const int token = first_token_ + local;
-      const bool reads = within && token < p_.m;
-      const Element* const from = p_.x.row<Element>(reads ? token : 0) + (reads ? k : 0);
-      copy_16_async(to + Layout::kOutputs * 8 + chunk_at(local, chunk), from, reads ? 16 : 0);
-    }
+    for (int i = 0; i < kTokenCopies; ++i)
+      if (Layout::kTokens % 16 == 0 || first_row_ < Layout::kTokens % 16)
+        copy_16_async(to + Layout::kOutputs * 128 + i * 2048, tokens_[i] + from, within && reads_token_[i] ? 16 : 0);
   }
 
   // A chunk of 8 k is the operand of two products: which k of the instruction is which of the chunk is free as long as
@@ -144,16 +166,24 @@ class Stream {
       uint4 tokens[kTokenTiles];
 #pragma unroll
       for (int j = 0; j < kTokenTiles; ++j) tokens[j] = x[chunk_at(j * 8 + g, chunk)];
+      uint4 low[kFragments], high[kFragments];
 #pragma unroll
       for (int f = 0; f < kFragments; ++f) {
         const int row = (warp * kFragments + f) * 16 + g;
-        const uint4 low = weight[chunk_at(row, chunk)], high = weight[chunk_at(row + 8, chunk)];
-#pragma unroll
-        for (int j = 0; j < kTokenTiles; ++j) {
-          multiply_16_8_16(Element{}, sums[f][j], low.x, high.x, low.y, high.y, tokens[j].x, tokens[j].y);
-          multiply_16_8_16(Element{}, sums[f][j], low.z, high.z, low.w, high.w, tokens[j].z, tokens[j].w);
-        }
+        low[f] = weight[chunk_at(row, chunk)];
+        high[f] = weight[chunk_at(row + 8, chunk)];
       }
+      // Products of the same sums lie apart, so that they need not wait for each other.
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+        for (int j = 0; j < kTokenTiles; ++j)
+          multiply_16_8_16(Element{}, sums[f][j], low[f].x, high[f].x, low[f].y, high[f].y, tokens[j].x, tokens[j].y);
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+        for (int j = 0; j < kTokenTiles; ++j)
+          multiply_16_8_16(Element{}, sums[f][j], low[f].z, high[f].z, low[f].w, high[f].w, tokens[j].z, tokens[j].w);
     }
   }
 
@@ -219,11 +249,17 @@ class Stream {
   uint4* const ring_;
   float* const sums_;
   const int rank_, first_token_;
-  int first_step_, num_steps_;
+  const int k_, gated_;
+  const int chunk_, first_row_;  // of this thread's copies: a chunk of every 16th row
+  const unsigned to_;            // where they go in stage 0
+  int first_step_, num_steps_, first_k_;
+  const Element* weights_[kWeightCopies];
+  const Element* tokens_[kTokenCopies];
+  bool reads_weight_[kWeightCopies], reads_token_[kTokenCopies];
 };
 
 template <class Element, int kFragments, int kTokenTiles, int kStages>
-__global__ void __launch_bounds__(StreamLayout<kFragments, kTokenTiles, kStages>::kThreads)
+__global__ void __launch_bounds__(StreamLayout<kFragments, kTokenTiles, kStages>::kThreads, 1)
     stream_weight(const __grid_constant__ StreamProblem problem) {
   extern __shared__ uint4 shared[];
   Stream<Element, kFragments, kTokenTiles, kStages>(problem, shared).run();

@@ -8,12 +8,13 @@
 
 namespace mstar::cuda {
 
-// Starts a copy of 16 bytes to shared memory; only the first `bytes` (0 or 16) are read, the others are zero. Past the
-// L1 cache; the L2 cache is asked for the whole line.
-__device__ inline void copy_16_async(void* to, const void* from, int bytes) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
-               : "memory");
+// Starts a copy of 16 bytes to an address of shared memory; only the first `bytes` (0 or 16) are read, the others are
+// zero. Past the L1 cache; the L2 cache is asked for the whole line.
+__device__ inline unsigned shared_address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+__device__ inline void copy_16_async(unsigned to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 __device__ inline void close_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most kPending of the thread's groups are under way.
