@@ -19,7 +19,7 @@ constexpr int kHeadsAtOnce = 8;
 constexpr int kWeightStride = kTileKeys + 8;
 // Enough blocks for every multiprocessor's memory, counted over rows and heads; the rest of a row's splits follow in
 // the same blocks.
-constexpr int kWantedBlocks = 792;
+constexpr int kWantedBlocks = 1584;
 
 // Of a query that sees num_keys keys.
 struct Splits {
@@ -201,15 +201,15 @@ __device__ inline void attend_split(SplitMemory<kHeadDim>& memory, const std::ui
     *reinterpret_cast<float2*>(out + n * 8) = make_float2(sums[n][0] + sums[n][2], sums[n][1] + sums[n][3]);
 }
 
-// Blocks (split, kv head and eight of its heads, row).
+// Blocks (kv head and eight of its heads, row, split): those that find nothing to do come last.
 template <class Q, int kHeadDim>
 __global__ void __launch_bounds__(kTileThreads)
     attend_splits(TokenHeads<const Q> q, const std::int32_t* offsets, Pages pages, int group, float factor,
                   bool all_tokens, Partials partials) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& memory = *reinterpret_cast<SplitMemory<kHeadDim>*>(shared);
-  const int row = blockIdx.z, blocks = (group + kHeadsAtOnce - 1) / kHeadsAtOnce;
-  const int kv_head = blockIdx.y / blocks, within = blockIdx.y % blocks * kHeadsAtOnce;
+  const int row = blockIdx.y, blocks = (group + kHeadsAtOnce - 1) / kHeadsAtOnce;
+  const int kv_head = blockIdx.x / blocks, within = blockIdx.x % blocks * kHeadsAtOnce;
   const int head = kv_head * group + within, num_heads = min(kHeadsAtOnce, group - within);
   // What the plan says was there before the step's kernels, so it is read before theirs have ended. Every block waits
   // for them: the kernel behind this one relies on it.
@@ -218,17 +218,17 @@ __global__ void __launch_bounds__(kTileThreads)
   if (span.count > 0) {
     const int num_keys = span.num_keys(pages, row, 0);
     const Splits splits(num_keys);
-    found = static_cast<int>(blockIdx.x) < splits.count;
-    if (found) find_places(memory, pages, row, kv_head, num_keys, static_cast<int>(blockIdx.x) * splits.chunks_each);
+    found = static_cast<int>(blockIdx.z) < splits.count;
+    if (found) find_places(memory, pages, row, kv_head, num_keys, static_cast<int>(blockIdx.z) * splits.chunks_each);
   }
   await_inputs();
   for (int i = 0; i < span.count; ++i) {
     const int num_keys = span.num_keys(pages, row, i), token = span.begin + i;
     const Splits splits(num_keys);
-    if (static_cast<int>(blockIdx.x) >= splits.count) continue;
+    if (static_cast<int>(blockIdx.z) >= splits.count) continue;
     std::uint32_t queries[kHeadDim / 16][4];
     load_queries<Q, kHeadDim>(q.data + token * q.token_stride + head * kHeadDim, num_heads, queries);
-    for (int split = blockIdx.x; split < splits.count; split += gridDim.x) {
+    for (int split = blockIdx.z; split < splits.count; split += gridDim.z) {
       const int first = split * splits.chunks_each;
       const std::int64_t at = partials.at(all_tokens ? token : row, head, split);
       attend_split<kHeadDim>(memory, queries, pages, row, kv_head, num_keys, first,
@@ -320,7 +320,7 @@ Status launch(OpContext& context, const PagedAttentionArgs& args, bool all_token
   const int wanted = std::max(4, (kWantedBlocks + rows * head_blocks - 1) / (rows * head_blocks));
   constexpr std::size_t kBytes = sizeof(SplitMemory<kHeadDim>);
   allow_shared(attend_splits<Q, kHeadDim>, kBytes);
-  launch_kernel(context, attend_splits<Q, kHeadDim>, dim3(std::min(partials.max_splits, wanted), head_blocks, rows),
+  launch_kernel(context, attend_splits<Q, kHeadDim>, dim3(head_blocks, rows, std::min(partials.max_splits, wanted)),
                 kTileThreads, kBytes, token_heads_of<const Q>(args.q), args.rows.offsets, pages, group,
                 args.scale * 1.44269504088896341f, all_tokens, partials);
   launch_kernel(context, combine_splits<Q, kHeadDim>, dim3(rows, heads), kTileThreads, 0, args.rows.offsets, pages,

@@ -31,7 +31,7 @@ __device__ inline float logit_of_key(std::uint64_t key) {
   return __uint_as_float(order >> 31 ? order ^ 0x80000000u : ~order);
 }
 
-struct ClusterMemory {
+struct alignas(16) ClusterMemory {
   double sums[kClusterWarps];
   std::uint64_t largest[kClusterWarps];
   std::uint64_t sent[2][2];  // what this block says, in turns
@@ -112,7 +112,8 @@ class Cluster {
   int turn_ = 0;
 };
 
-// This block's part of a row: ids [begin, begin + count). Those below first_id are masked. Ends with a barrier.
+// This block's part of a row: ids [begin, begin + count). Those below first_id are masked. Ends with a barrier. `to`
+// lies on 16 bytes.
 struct RowPart {
   float* logits;
   int begin, count;
@@ -120,15 +121,27 @@ struct RowPart {
     const int share = cluster_share(vocabulary);
     begin = min(vocabulary, rank * share);
     count = min(vocabulary - begin, share);
-    for (int i = 4 * static_cast<int>(threadIdx.x); i < count; i += 4 * kClusterThreads) {
-      float values[4];
-      load_group<4>(row + begin + i, count - i, aligned, values);
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        if (i + k < count) logits[i + k] = begin + i + k < first_id ? -INFINITY : values[k];
-    }
+    const int wide = aligned ? count / 4 * 4 : 0;
+    // All on their way at once.
+    for (int i = 4 * static_cast<int>(threadIdx.x); i < wide; i += 4 * kClusterThreads)
+      copy_to_shared(to + i, row + begin + i);
+    for (int i = wide + static_cast<int>(threadIdx.x); i < count; i += kClusterThreads) to[i] = row[begin + i];
+    await_copies();
+    __syncthreads();
+    if (begin >= first_id) return;
+    for (int i = threadIdx.x; i < min(count, first_id - begin); i += kClusterThreads) to[i] = -INFINITY;
     __syncthreads();
   }
+
+ private:
+  // 16 bytes in the background.
+  __device__ static void copy_to_shared(float* to, const float* from) {
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+        "l"(from)
+        : "memory");
+  }
+  __device__ static void await_copies() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
 };
 
 }  // namespace mstar::cuda

@@ -74,15 +74,16 @@ __device__ int draw_by_id(Draw& d) {
   const int share = (d.part.count + kClusterWarps - 1) / kClusterWarps;
   const int begin = min(d.part.count, warp * share), end = min(d.part.count, begin + share);
   float own = 0;
+#pragma unroll 4
   for (int i = begin + lane; i < end; i += kWarp) own += d.weight(d.part.logits[i]);
+  const double of_warp = warp_sum(static_cast<double>(own));
   double all_warps;
-  const double before_warp =
-      d.cluster.sum_before(warp_sum(static_cast<double>(own)) * (lane == 0 ? 1.0 : 0.0), all_warps);
+  const double before_warp = __shfl_sync(kAllLanes, d.cluster.sum_before(lane == 0 ? of_warp : 0.0, all_warps), 0);
   d.cluster.exchange(static_cast<std::uint64_t>(__double_as_longlong(all_warps)), 0);
   double total = 0;
   for (int rank = 0; rank < kClusterBlocks; ++rank) total += d.cluster.heard_number(rank, 0);
   const double target = d.random * total;
-  // The last block with weight, unless an earlier one passes the target.
+  // The first block that passes the target; by rounding there may be none, then the last with weight.
   int chosen = 0;
   double reached = 0, before_block = 0;
   for (int rank = 0; rank < kClusterBlocks; ++rank) {
@@ -92,28 +93,40 @@ __device__ int draw_by_id(Draw& d) {
     if (reached > target) break;
   }
   if (chosen != d.cluster.rank()) return -1;
-  // The first id that passes; by rounding there may be none, then the last with weight.
-  if (threadIdx.x == 0) d.memory.found = 0x7fffffff, d.memory.num_mine = -1;
+  // Likewise its warp.
+  if (threadIdx.x == 0) d.memory.found = 0x7fffffff, d.memory.num_mine = 0;
   __syncthreads();
-  double through = before_block + __shfl_sync(kAllLanes, before_warp, 0);
-  for (int first = begin; first < end; first += kWarp) {
-    const int i = first + lane;
-    const double weight = i < end ? static_cast<double>(d.weight(d.part.logits[i])) : 0.0;
-    double sum = weight;
-#pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) {
-      const double other = __shfl_up_sync(kAllLanes, sum, step);
-      if (lane >= step) sum += other;
-    }
-    if (weight > 0) {
-      atomicMax(&d.memory.num_mine, i);
-      if (through + sum > target) atomicMin(&d.memory.found, i);
-    }
-    through += __shfl_sync(kAllLanes, sum, kWarp - 1);
+  double through = before_block + before_warp;
+  if (lane == 0 && of_warp > 0) {
+    atomicMax(&d.memory.num_mine, warp);
+    if (through + of_warp > target) atomicMin(&d.memory.found, warp);
   }
   __syncthreads();
-  if (threadIdx.x != 0) return -1;
-  return d.part.begin + (d.memory.found != 0x7fffffff ? d.memory.found : max(d.memory.num_mine, 0));
+  const bool is_chosen = warp == (d.memory.found != 0x7fffffff ? d.memory.found : d.memory.num_mine);
+  __syncthreads();
+  if (is_chosen) {  // and its id
+    int id = 0;
+    for (int first = begin; first < end; first += kWarp) {
+      const double weight = first + lane < end ? static_cast<double>(d.weight(d.part.logits[first + lane])) : 0.0;
+      double sum = weight;
+#pragma unroll
+      for (int step = 1; step < kWarp; step *= 2) {
+        const double other = __shfl_up_sync(kAllLanes, sum, step);
+        if (lane >= step) sum += other;
+      }
+      const unsigned weighs = __ballot_sync(kAllLanes, weight > 0);
+      const unsigned passes = __ballot_sync(kAllLanes, weight > 0 && through + sum > target);
+      if (weighs != 0) id = first + 31 - __clz(static_cast<int>(weighs));
+      if (passes != 0) {
+        id = first + __ffs(static_cast<int>(passes)) - 1;
+        break;
+      }
+      through += __shfl_sync(kAllLanes, sum, kWarp - 1);
+    }
+    if (lane == 0) d.memory.found = id;
+  }
+  __syncthreads();
+  return threadIdx.x == 0 ? d.part.begin + d.memory.found : -1;
 }
 
 // ---- by bisection
