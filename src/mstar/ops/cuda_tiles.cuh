@@ -46,8 +46,7 @@ __device__ inline Tile load_tile_transposed(const Bf16* at) {
 // sums [16][8] += A [16][16] B [16][8], B the first or second of a pair. A lane has sums of row lane / 4 (0 and 1) and
 // eight below (2 and 3), of columns lane % 4 * 2 and the next.
 __device__ inline void multiply(const Tile& a, const Tile& pair, int which, float (&sums)[4]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]), "r"(pair.words[2 * which]),
         "r"(pair.words[2 * which + 1]));

@@ -77,6 +77,7 @@ __device__ void multiply_keys(const ChunkPlan& plan, const Piece& piece, std::in
   const bool scores = warp >= 4;
   const TileLane a_at = rows_first(lane), b_at = columns_first(lane);
   float sums[8][4] = {};
+#pragma unroll
   for (int step = 0; step < kKeys / 16; ++step) {
     const int row = 16 * block + a_at.row, column = 16 * step + a_at.column;
     const Tile a = load_tile(scores ? &s.q[row][column] : &s.k[row][column]);

@@ -100,16 +100,17 @@ __device__ inline void for_state(StateTiles& tiles, Run run) {
 template <int kRows>
 __device__ inline void multiply_split(const Tile& a, const Split<kRows>& b, int row, int column,
                                       float (&sums)[kTiles][4]) {
+  Tile high[kPairs], low[kPairs];
 #pragma unroll
   for (int pair = 0; pair < kPairs; ++pair) {
-    const Tile high = load_tile_transposed(&b.high[row][16 * pair + column]);
-    const Tile low = load_tile_transposed(&b.low[row][16 * pair + column]);
-#pragma unroll
-    for (int which = 0; which < 2; ++which) {
-      multiply(a, high, which, sums[2 * pair + which]);
-      multiply(a, low, which, sums[2 * pair + which]);
-    }
+    high[pair] = load_tile_transposed(&b.high[row][16 * pair + column]);
+    low[pair] = load_tile_transposed(&b.low[row][16 * pair + column]);
   }
+  // Neighbours do not wait for one another.
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) multiply(a, high[tile / 2], tile % 2, sums[tile]);
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) multiply(a, low[tile / 2], tile % 2, sums[tile]);
 }
 
 // What the state says of 16 keys (warps 0 to 3) or queries (4 to 7).
@@ -148,18 +149,20 @@ __device__ void solve(ScanShared& s, const Stage& stage) {
   const TileLane at = rows_first(lane);
   static_assert(kSlice / 2 == 16);
   float sums[2][4] = {};
-  for (int step = 0; step <= block; ++step) {  // T is zero above its diagonal
+#pragma unroll
+  for (int step = 0; step < kChunk / 16; ++step) {
+    if (step > block) continue;  // T is zero above its diagonal
     const int row = 16 * block + at.row, k = 16 * step;
     const Tile a_high = load_tile(&stage.solve_high[row][k + at.column]);
     const Tile a_low = load_tile(&stage.solve_low[row][k + at.column]);
     const Tile b_high = load_tile_transposed(&s.rest.high[k + at.row][column + at.column]);
     const Tile b_low = load_tile_transposed(&s.rest.low[k + at.row][column + at.column]);
 #pragma unroll
-    for (int which = 0; which < 2; ++which) {
-      multiply(a_high, b_high, which, sums[which]);
-      multiply(a_high, b_low, which, sums[which]);
-      multiply(a_low, b_high, which, sums[which]);
-    }
+    for (int which = 0; which < 2; ++which) multiply(a_high, b_high, which, sums[which]);
+#pragma unroll
+    for (int which = 0; which < 2; ++which) multiply(a_high, b_low, which, sums[which]);
+#pragma unroll
+    for (int which = 0; which < 2; ++which) multiply(a_low, b_high, which, sums[which]);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -209,7 +212,9 @@ __device__ void write_outputs(const DeltaCall<Bf16, State>& c, const Place& plac
       sums[tile][2 * half + 1] *= by;
     }
   }
-  for (int step = 0; step <= block; ++step) {
+#pragma unroll
+  for (int step = 0; step < kChunk / 16; ++step) {
+    if (step > block) continue;
     const int row = 16 * block + at.row, k = 16 * step;
     const Tile high = load_tile(&stage.score_high[row][k + at.column]);
     multiply_split(high, s.change, k + at.row, at.column, sums);

@@ -97,6 +97,8 @@ Status run(OpContext& context, const RmsNormArgs& args) {
               (!kGated || rows_on_16_bytes(args.gate));
   if (n.d <= longest_row(1)) {
     launch<1, kGated>(context, n);
+  } else if (n.d <= longest_row(4)) {
+    launch<4, kGated>(context, n);
   } else if (n.d <= longest_row(8)) {
     launch<8, kGated>(context, n);
   } else {
