@@ -17,9 +17,11 @@ struct Rows {
     std::uint32_t seed;
   };
   std::vector<One> all;
+  bool moves = false;  // states go to other slots than they come from
 
-  static Rows of(std::vector<std::pair<int, int>> counts) {
+  static Rows of(std::vector<std::pair<int, int>> counts, bool moves = false) {
     Rows rows;
+    rows.moves = moves;
     for (std::size_t r = 0; r < counts.size(); ++r)
       rows.all.push_back({counts[r].first, counts[r].second, 100 + 10 * static_cast<std::uint32_t>(r)});
     return rows;
@@ -37,13 +39,15 @@ struct Rows {
     out.resize(out.size() + static_cast<std::size_t>(2 * width), 0.5f);
     return out;
   }
-  // `width` numbers a slot; row r is in slot r + 1.
+  // `width` numbers a slot; row r is in slot r + 1, and where states move goes to one behind those.
   std::vector<float> slots(std::int64_t width, std::uint32_t which) const {
     std::vector<float> out(static_cast<std::size_t>(width), 3.0f);
     for (const One& row : all)
       for (const float v : draw(width, row.seed + which)) out.push_back(v);
+    out.resize(static_cast<std::size_t>(num_slots() * width), 4.0f);
     return out;
   }
+  std::int64_t num_slots() const { return 1 + static_cast<std::int64_t>(all.size()) * (moves ? 2 : 1); }
   RaggedView ragged(Place& place) const {
     std::vector<std::int32_t> offsets = {0};
     for (const One& row : all) offsets.push_back(offsets.back() + row.tokens);
@@ -56,15 +60,21 @@ struct Rows {
     out.resize(out.size() + 2, 0);
     return place.i32(out).data<std::int32_t>();
   }
-  const std::int32_t* slot_ids(Place& place) const {
+  const std::int32_t* slot_ids(Place& place, bool reads = false) const {
     std::vector<std::int32_t> out;
-    for (std::size_t r = 0; r < all.size(); ++r) out.push_back(static_cast<std::int32_t>(r + 1));
+    const std::size_t first = moves && !reads ? 1 + all.size() : 1;
+    for (std::size_t r = 0; r < all.size(); ++r) out.push_back(static_cast<std::int32_t>(first + r));
     return place.i32(out).data<std::int32_t>();
   }
+  const std::int32_t* read_ids(Place& place) const { return moves ? slot_ids(place, true) : nullptr; }
 };
 
 const Rows& mixed_rows() {
   static const Rows rows = Rows::of({{1, 5}, {0, 2}, {3, 0}, {2, 9}, {41, 0}, {16, 4}, {1, 0}, {17, 1}});
+  return rows;
+}
+const Rows& moving_rows() {
+  static const Rows rows = Rows::of({{1, 5}, {70, 3}, {1, 0}, {33, 0}, {0, 4}, {2, 8}}, true);
   return rows;
 }
 const Rows& decode_rows() {
@@ -85,9 +95,10 @@ struct ConvProblem {
     args.positions = rows.positions(place);
     args.weight = place.f32(draw(taps * channels, 5), {taps, channels});
     args.activation = Activation::silu;
-    const auto slots = static_cast<std::int64_t>(rows.all.size()) + 1;
+    const std::int64_t slots = rows.num_slots();
     args.state = place.state(DType::f32, rows.slots((taps - 1) * channels, 2), {slots, taps - 1, channels});
     args.slots = rows.slot_ids(place);
+    args.read_slots = rows.read_ids(place);
     args.out = place.out(dtype, tokens, channels, channels + 8);
     return causal_conv1d(ops, args);
   }
@@ -98,7 +109,7 @@ void check_conv(Twins& twins) {
     Difference difference;
     for (const std::int64_t channels : {4, 516, 6144})
       for (const std::int64_t taps : {2, 4, 7})
-        for (const Rows* rows : {&mixed_rows(), &decode_rows()})
+        for (const Rows* rows : {&mixed_rows(), &decode_rows(), &moving_rows()})
           twins.run(
               [&](OpContext& ops, Place& place) {
                 return ConvProblem{channels, taps, dtype}.run(ops, place, *rows);
@@ -166,10 +177,11 @@ struct RuleProblem {
     args.positions = rows.positions(place);
     args.scale = 1 / std::sqrt(static_cast<float>(z.key_dim));
     args.interleaved_heads = z.interleaved;
-    const auto slots = static_cast<std::int64_t>(rows.all.size()) + 1;
+    const std::int64_t slots = rows.num_slots();
     args.state = place.state(state_dtype, rows.slots(z.heads * z.key_dim * z.value_dim, 4),
                              {slots, z.heads, z.key_dim, z.value_dim});
     args.slots = rows.slot_ids(place);
+    args.read_slots = rows.read_ids(place);
     TensorView out = place.out(dtype, tokens, values, values + 8);
     args.out = out;
     args.out.shape = {tokens, z.heads, z.value_dim};
@@ -184,7 +196,7 @@ void check_rule(Twins& twins) {
       Difference difference;
       for (const Heads& z : {Heads{2, 2, 16, 16}, Heads{2, 4, 36, 48}, Heads{2, 4, 64, 32, true}, Heads{1, 2, 128, 128},
                              Heads{4, 4, 128, 112}})
-        for (const Rows* rows : {&mixed_rows(), &decode_rows()})
+        for (const Rows* rows : {&mixed_rows(), &decode_rows(), &moving_rows()})
           twins.run(
               [&](OpContext& ops, Place& place) {
                 return RuleProblem{z, dtype, state_dtype}.run(ops, place, *rows);
@@ -203,8 +215,8 @@ void check_rule(Twins& twins) {
 // the products of two halves come to the rule; the outputs are rounded to bf16.
 void check_chunks(Twins& twins) {
   const Rows rows[] = {Rows::of({{32, 0}}), Rows::of({{64, 3}}),
-                       Rows::of({{65, 0}, {1, 9}, {127, 64}, {31, 2}, {0, 1}}),
-                       Rows::of({{300, 0}, {33, 5}, {128, 0}})};
+                       Rows::of({{65, 0}, {1, 9}, {127, 64}, {31, 2}, {0, 1}}), Rows::of({{300, 0}, {33, 5}, {128, 0}}),
+                       moving_rows()};
   for (const DType state_dtype : {DType::f32, DType::bf16}) {
     Difference all, states;
     for (const Heads& z : {Heads{1, 1, 128, 32}, Heads{2, 4, 128, 128}, Heads{2, 4, 128, 64, true}}) {
@@ -216,7 +228,7 @@ void check_chunks(Twins& twins) {
                 },
                 all, &got, &expected))
           continue;
-        const auto count = static_cast<std::ptrdiff_t>(each.all.size() + 1) * z.heads * z.key_dim * z.value_dim;
+        const auto count = each.num_slots() * z.heads * z.key_dim * z.value_dim;
         states.add({got.begin(), got.begin() + count}, {expected.begin(), expected.begin() + count});
       }
     }

@@ -127,7 +127,13 @@ __device__ void invert(PrepareShared& s) {
     for (int i = 0; i < kHalf; ++i) {
       float sums[4] = {i == lane ? 1.0f : 0.0f, 0, 0, 0};
 #pragma unroll
-      for (int j = 0; j < i; ++j) sums[j % 4] = __fmaf_rn(-s.matrix[first + i][first + j], column[j], sums[j % 4]);
+      for (int j = 0; j < i; j += 4) {
+        const float4 row = *reinterpret_cast<const float4*>(&s.matrix[first + i][first + j]);
+        sums[0] = __fmaf_rn(-row.x, column[j], sums[0]);
+        if (j + 1 < i) sums[1] = __fmaf_rn(-row.y, column[j + 1], sums[1]);
+        if (j + 2 < i) sums[2] = __fmaf_rn(-row.z, column[j + 2], sums[2]);
+        if (j + 3 < i) sums[3] = __fmaf_rn(-row.w, column[j + 3], sums[3]);
+      }
       column[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     }
     __syncwarp();

@@ -20,12 +20,22 @@ template <int kRows>
 struct Split {
   Bf16 high[kRows][kSlice + 8], low[kRows][kSlice + 8];
 };
-struct ScanShared {
-  Stage stages[2];
-  Split<kKeys> state;
-  Split<kChunk> rest;    // R
+struct Changes {
   Split<kChunk> change;  // U
   Split<kChunk> kept;    // U as it stays in the state at the end of the chunk
+};
+struct Matrices {
+  union {
+    Split<kKeys> state;  // until all have asked it
+    Changes u;           // from then on
+  };
+  Split<kChunk> rest;  // R
+};
+// With two stages the next chunk comes while this one is worked on; with one, two blocks share a multiprocessor.
+template <int kStages>
+struct ScanShared {
+  Stage stages[kStages];
+  Matrices matrices;
 };
 
 struct Place {
@@ -114,7 +124,7 @@ __device__ inline void multiply_split(const Tile& a, const Split<kRows>& b, int 
 }
 
 // What the state says of 16 keys (warps 0 to 3) or queries (4 to 7).
-__device__ void ask_state(const ScanShared& s, const Stage& stage, float (&sums)[kTiles][4]) {
+__device__ void ask_state(const Matrices& s, const Stage& stage, float (&sums)[kTiles][4]) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const TileLane at = rows_first(lane);
   const auto& from = warp < 4 ? stage.k : stage.q;
@@ -126,7 +136,7 @@ __device__ void ask_state(const ScanShared& s, const Stage& stage, float (&sums)
 }
 
 // R: what is new of the values. Warps 0 to 3.
-__device__ void write_rest(ScanShared& s, const Stage& stage, const float (&known)[kTiles][4]) {
+__device__ void write_rest(Matrices& s, const Stage& stage, const float (&known)[kTiles][4]) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -144,7 +154,7 @@ __device__ void write_rest(ScanShared& s, const Stage& stage, const float (&know
 }
 
 // U = T R: 16 tokens and half of the slice a warp.
-__device__ void solve(ScanShared& s, const Stage& stage) {
+__device__ void solve(Matrices& s, const Stage& stage) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, block = warp % 4, column = kSlice / 2 * (warp / 4);
   const TileLane at = rows_first(lane);
   static_assert(kSlice / 2 == 16);
@@ -172,14 +182,14 @@ __device__ void solve(ScanShared& s, const Stage& stage) {
     for (int tile = 0; tile < 2; ++tile) {
       const int to = column + 8 * tile + 2 * (lane % 4);
       const float x = sums[tile][2 * half], y = sums[tile][2 * half + 1];
-      store_split(x, y, &s.change.high[t][to], &s.change.low[t][to]);
-      store_split(by * x, by * y, &s.kept.high[t][to], &s.kept.low[t][to]);
+      store_split(x, y, &s.u.change.high[t][to], &s.u.change.low[t][to]);
+      store_split(by * x, by * y, &s.u.kept.high[t][to], &s.u.kept.low[t][to]);
     }
   }
 }
 
 // The state at the end of the chunk. Warps 0 to 3.
-__device__ void update_state(const ScanShared& s, const Stage& stage, StateTiles& tiles) {
+__device__ void update_state(const Matrices& s, const Stage& stage, StateTiles& tiles) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const float lasting = stage.factors[kLasting][0];
   for_state(tiles, [&](int, int, float& x, float& y) {
@@ -192,14 +202,14 @@ __device__ void update_state(const ScanShared& s, const Stage& stage, StateTiles
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
       const Tile a = load_tile_transposed(&stage.k[16 * step + a_at.row][32 * warp + 16 * block + a_at.column]);
-      multiply_split(a, s.kept, 16 * step + b_at.row, b_at.column, tiles[block]);
+      multiply_split(a, s.u.kept, 16 * step + b_at.row, b_at.column, tiles[block]);
     }
   }
 }
 
 // Outputs of 16 tokens. Warps 4 to 7; `sums` are what the state says of their queries.
 template <class State>
-__device__ void write_outputs(const DeltaCall<Bf16, State>& c, const Place& place, int first, const ScanShared& s,
+__device__ void write_outputs(const DeltaCall<Bf16, State>& c, const Place& place, int first, const Matrices& s,
                               const Stage& stage, float (&sums)[kTiles][4]) {
   const int block = threadIdx.x / kWarp - 4, lane = threadIdx.x % kWarp;
   const TileLane at = rows_first(lane);
@@ -217,11 +227,11 @@ __device__ void write_outputs(const DeltaCall<Bf16, State>& c, const Place& plac
     if (step > block) continue;
     const int row = 16 * block + at.row, k = 16 * step;
     const Tile high = load_tile(&stage.score_high[row][k + at.column]);
-    multiply_split(high, s.change, k + at.row, at.column, sums);
+    multiply_split(high, s.u.change, k + at.row, at.column, sums);
     const Tile low = load_tile(&stage.score_low[row][k + at.column]);
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
-      const Tile b = load_tile_transposed(&s.change.high[k + at.row][16 * pair + at.column]);
+      const Tile b = load_tile_transposed(&s.u.change.high[k + at.row][16 * pair + at.column]);
       multiply(low, b, 0, sums[2 * pair]);
       multiply(low, b, 1, sums[2 * pair + 1]);
     }
@@ -237,12 +247,13 @@ __device__ void write_outputs(const DeltaCall<Bf16, State>& c, const Place& plac
   }
 }
 
-// One slice of one head of one row a block, chunk after chunk; the next chunk is on its way meanwhile.
-template <class State>
-__global__ void __launch_bounds__(kChunkThreads, 1) scan(DeltaCall<Bf16, State> c, ChunkPlan plan) {
+// One slice of one head of one row a block, chunk after chunk.
+template <class State, int kStages>
+__global__ void __launch_bounds__(kChunkThreads, 3 - kStages) scan(DeltaCall<Bf16, State> c, ChunkPlan plan) {
   await_inputs();
   extern __shared__ __align__(128) unsigned char memory[];
-  ScanShared& s = *reinterpret_cast<ScanShared*>(memory);
+  auto& shared = *reinterpret_cast<ScanShared<kStages>*>(memory);
+  Matrices& s = shared.matrices;
   const int slices = c.value_dim / kSlice, warp = threadIdx.x / kWarp;
   const int row = blockIdx.x / slices / c.heads;
   Place place;
@@ -254,7 +265,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1) scan(DeltaCall<Bf16, State> 
   State* const stored = c.state_of(row, place.head) + place.slice * kSlice;
   const State* const old = c.old_state_of(row, place.head) + place.slice * kSlice;
   StateTiles tiles = {};
-  read_stage(c, plan, place, 0, s.stages[0]);
+  read_stage(c, plan, place, 0, shared.stages[0]);
   end_copies();
   if (warp < 4 && c.positions[place.begin] != 0)
     for_state(tiles, [&](int key, int column, float& x, float& y) {
@@ -263,15 +274,18 @@ __global__ void __launch_bounds__(kChunkThreads, 1) scan(DeltaCall<Bf16, State> 
       y = pair.y;
     });
   int which = 0;
-  for (int first = 0; first < place.total; first += kChunk, which ^= 1) {
-    const Stage& stage = s.stages[which];
-    if (first + kChunk < place.total) read_stage(c, plan, place, first + kChunk, s.stages[which ^ 1]);
-    end_copies();
+  for (int first = 0; first < place.total; first += kChunk, which = (which + 1) % kStages) {
+    const Stage& stage = shared.stages[which];
+    const int next = first + kChunk;
+    if constexpr (kStages == 2) {
+      if (next < place.total) read_stage(c, plan, place, next, shared.stages[which ^ 1]);
+      end_copies();
+    }
     if (warp < 4)
       for_state(tiles, [&](int key, int column, float& x, float& y) {
         store_split(x, y, &s.state.high[key][column], &s.state.low[key][column]);
       });
-    wait_for_copies<1>();
+    wait_for_copies<kStages - 1>();
     __syncthreads();
     float sums[kTiles][4] = {};
     ask_state(s, stage, sums);
@@ -285,6 +299,10 @@ __global__ void __launch_bounds__(kChunkThreads, 1) scan(DeltaCall<Bf16, State> 
       write_outputs(c, place, first, s, stage, sums);
     }
     __syncthreads();
+    if constexpr (kStages == 1) {
+      if (next < place.total) read_stage(c, plan, place, next, shared.stages[0]);
+      end_copies();
+    }
   }
   if (warp < 4)
     for_state(tiles, [&](int key, int column, float& x, float& y) {
@@ -292,14 +310,28 @@ __global__ void __launch_bounds__(kChunkThreads, 1) scan(DeltaCall<Bf16, State> 
     });
 }
 
+template <class State, int kStages>
+void launch_with(OpContext& context, const DeltaCall<Bf16, State>& call, const ChunkPlan& plan, int blocks) {
+  constexpr std::size_t kBytes = sizeof(ScanShared<kStages>);
+  check_cuda(cudaFuncSetAttribute(scan<State, kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+             "cudaFuncSetAttribute");
+  launch_kernel(context, scan<State, kStages>, blocks, kChunkThreads, kBytes, call, plan);
+}
+
 }  // namespace
 
 template <class State>
 void launch_scan(OpContext& context, const DeltaCall<Bf16, State>& call, const ChunkPlan& plan) {
-  check_cuda(cudaFuncSetAttribute(scan<State>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ScanShared)),
-             "cudaFuncSetAttribute");
+  int multiprocessors = 0;
+  check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, context.device.id().index),
+             "cudaDeviceGetAttribute");
   const int blocks = call.num_rows * call.heads * (call.value_dim / kSlice);
-  launch_kernel(context, scan<State>, blocks, kChunkThreads, sizeof(ScanShared), call, plan);
+  // The bits are the same.
+  if (blocks <= multiprocessors) {
+    launch_with<State, 2>(context, call, plan, blocks);
+  } else {
+    launch_with<State, 1>(context, call, plan, blocks);
+  }
 }
 template void launch_scan(OpContext&, const DeltaCall<Bf16, float>&, const ChunkPlan&);
 template void launch_scan(OpContext&, const DeltaCall<Bf16, Bf16>&, const ChunkPlan&);
