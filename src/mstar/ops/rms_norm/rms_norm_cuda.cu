@@ -6,10 +6,10 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kUnits = 2;       // of a row that a thread holds
-constexpr int kRowsABlock = 4;  // of short rows, which get a warp each
+constexpr int kBlockThreads = 128;  // of rows shorter than what so many threads hold: several a block
 
-constexpr int longest_row(int warps) { return warps * kWarp * kUnits * kUnit; }
+constexpr int longest_row(int lanes, int units) { return lanes * units * kUnit; }
+constexpr int kLongestRow = longest_row(1024, 2);
 
 template <class X, class Out>
 struct Norm {
@@ -21,65 +21,95 @@ struct Norm {
   bool aligned = false;
 };
 
-// kWarps warps a row. Each thread keeps its part of the row in registers: it is read once, and out may be x.
-template <int kWarps, bool kGated, class X, class Out>
-__global__ void __launch_bounds__((kWarps > 1 ? kWarps : kRowsABlock) * kWarp) normalise(Norm<X, Out> n) {
-  await_inputs();
-  constexpr bool kOneWarp = kWarps == 1;
-  const int row = kOneWarp ? blockIdx.x * kRowsABlock + threadIdx.x / kWarp : blockIdx.x;
-  const int thread = kOneWarp ? threadIdx.x % kWarp : threadIdx.x;
-  if (row >= n.rows) return;
-  float gains[kUnits][kUnit], values[kUnits][kUnit];
+// Over kLanes neighbours of a warp, or all kLanes threads of a block; the same tree on every call.
+template <int kLanes>
+__device__ inline float sum_of_lanes(float value) {
+  if constexpr (kLanes > kWarp) {
+    __shared__ float scratch[kLanes / kWarp];
+    return block_sum<kLanes / kWarp>(value, scratch);
+  } else {
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    const int at = (u * kWarps * kWarp + thread) * kUnit;
-    load_unit(n.weight + at, n.d - at, n.aligned, gains[u]);
+    for (int step = kLanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
+    return value;
   }
-  const X* from = n.x.row(row);
+}
+
+// What is rounded to 16 bits needs no more than the approximate exponential and quotient.
+template <class X>
+__device__ inline float silu(float x) {
+  if constexpr (sizeof(X) == 2) return __fdividef(x, 1.0f + __expf(-x));
+  return activate_one(Activation::silu, x);
+}
+
+// kLanes threads a row, kUnits units each, which stay in registers: a row is read once, and out may be x.
+template <int kLanes, int kUnits, bool kGated, class X, class Out>
+__global__ void __launch_bounds__(kLanes > kBlockThreads ? kLanes : kBlockThreads)
+    normalise(const __grid_constant__ Norm<X, Out> n) {
+  await_inputs();
+  constexpr int kRows = kLanes > kBlockThreads ? 1 : kBlockThreads / kLanes;
+  const int lane = kRows == 1 ? threadIdx.x : threadIdx.x % kLanes;
+  const int own = kRows == 1 ? blockIdx.x : blockIdx.x * kRows + threadIdx.x / kLanes;
+  // Lanes without a row do another's work and keep it to themselves: sums are over whole warps.
+  const int row = min(own, n.rows - 1);
+  const int token = n.x.heads == 1 ? row : row / n.x.heads, head = n.x.heads == 1 ? 0 : row - token * n.x.heads;
+  const auto row_of = [&](const auto& rows) { return rows.data + token * rows.token_stride + head * rows.head_stride; };
+  float values[kUnits][kUnit], gains[kUnits][kUnit];
+  const X* const from = row_of(n.x);
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
-    const int at = (u * kWarps * kWarp + thread) * kUnit;
+    const int at = (u * kLanes + lane) * kUnit;
     load_unit(from + at, n.d - at, n.aligned, values[u]);
   }
   float gates[kUnits][kUnit];
   if constexpr (kGated) {
-    const X* gate = n.gate.row(row);
+    const X* const gate = row_of(n.gate);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
-      const int at = (u * kWarps * kWarp + thread) * kUnit;
+      const int at = (u * kLanes + lane) * kUnit;
       load_unit(gate + at, n.d - at, n.aligned, gates[u]);
     }
+  }
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const int at = (u * kLanes + lane) * kUnit;
+    load_unit(n.weight + at, n.d - at, n.aligned, gains[u]);
   }
   float squares = 0;
 #pragma unroll
   for (int u = 0; u < kUnits; ++u)
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) squares = __fmaf_rn(values[u][i], values[u][i], squares);
-  if constexpr (kOneWarp) {
-    squares = warp_sum(squares);
-  } else {
-    __shared__ float scratch[kWarps];
-    squares = block_sum<kWarps>(squares, scratch);
-  }
+  squares = sum_of_lanes<kLanes>(squares);
+  if (own >= n.rows) return;
   const float inverse = 1.0f / sqrtf(squares / static_cast<float>(n.d) + n.epsilon);
-  Out* to = n.out.row(row);
+  Out* const to = row_of(n.out);
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
-    const int at = (u * kWarps * kWarp + thread) * kUnit;
+    const int at = (u * kLanes + lane) * kUnit;
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) {
       values[u][i] = __fmul_rn(__fmul_rn(values[u][i], inverse), __fadd_rn(gains[u][i], n.weight_offset));
-      if constexpr (kGated) values[u][i] *= activate_one(Activation::silu, gates[u][i]);
+      if constexpr (kGated) values[u][i] *= silu<X>(gates[u][i]);
     }
     store_unit(values[u], n.d - at, n.aligned, to + at);
   }
 }
 
-template <int kWarps, bool kGated, class X, class Out>
+template <int kLanes, int kUnits, bool kGated, class X, class Out>
 void launch(OpContext& context, const Norm<X, Out>& n) {
-  const int rows_a_block = kWarps == 1 ? kRowsABlock : 1;
-  launch_kernel(context, normalise<kWarps, kGated, X, Out>, (n.rows + rows_a_block - 1) / rows_a_block,
-                rows_a_block * kWarps * kWarp, 0, n);
+  constexpr int kThreads = kLanes > kBlockThreads ? kLanes : kBlockThreads, kRows = kThreads / kLanes;
+  launch_kernel(context, normalise<kLanes, kUnits, kGated, X, Out>, (n.rows + kRows - 1) / kRows, kThreads, 0, n);
+}
+
+// As many lanes as have one unit each, up to 256, so that few instructions are for what lies behind the row.
+template <bool kGated, class X, class Out>
+void launch_for_width(OpContext& context, const Norm<X, Out>& n) {
+  if (n.d <= longest_row(16, 1)) return launch<16, 1, kGated>(context, n);
+  if (n.d <= longest_row(32, 1)) return launch<32, 1, kGated>(context, n);
+  if (n.d <= longest_row(128, 1)) return launch<128, 1, kGated>(context, n);
+  if (n.d <= longest_row(256, 1)) return launch<256, 1, kGated>(context, n);
+  if (n.d <= longest_row(256, 2)) return launch<256, 2, kGated>(context, n);
+  launch<1024, 2, kGated>(context, n);
 }
 
 template <bool kGated, class X, class Out>
@@ -95,15 +125,7 @@ Status run(OpContext& context, const RmsNormArgs& args) {
   n.d = static_cast<int>(head_row_width(args.x));
   n.aligned = rows_on_16_bytes(args.x) && rows_on_16_bytes(args.out) && rows_on_16_bytes(args.weight) &&
               (!kGated || rows_on_16_bytes(args.gate));
-  if (n.d <= longest_row(1)) {
-    launch<1, kGated>(context, n);
-  } else if (n.d <= longest_row(4)) {
-    launch<4, kGated>(context, n);
-  } else if (n.d <= longest_row(8)) {
-    launch<8, kGated>(context, n);
-  } else {
-    launch<32, kGated>(context, n);
-  }
+  launch_for_width<kGated>(context, n);
   return cuda_launch_status("rms_norm");
 }
 
@@ -111,8 +133,8 @@ Status run(OpContext& context, const RmsNormArgs& args) {
 
 Status rms_norm_cuda(OpContext& context, const RmsNormArgs& args) {
   if (num_head_rows(args.x) == 0) return {};
-  if (head_row_width(args.x) > longest_row(32))
-    return internal_error("rms_norm: rows of more than " + std::to_string(longest_row(32)));
+  if (head_row_width(args.x) > kLongestRow)
+    return internal_error("rms_norm: rows of more than " + std::to_string(kLongestRow));
   return with_float_type(args.x.dtype, [&](auto x) {
     using X = decltype(x);
     if (args.gate.pointer) return run<true, X, X>(context, args);
