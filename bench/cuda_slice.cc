@@ -77,6 +77,7 @@ int run(int num_tokens) {
     check_attention_tiles(report, **cuda);
     check_row_ops(report, **cuda);
     check_delta_ops(report, **cuda);
+    check_delta_mix(report, **cuda);
     check_linear_products(report, **cuda);
     measure_ops(report, **cuda);
     check_draws(report, **cuda);

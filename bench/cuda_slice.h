@@ -42,6 +42,7 @@ void time_attention(Report& report, Device& cuda);
 void check_row_ops(Report& report, Device& cuda);
 // The delta rule and what goes before it.
 void check_delta_ops(Report& report, Device& cuda);
+void check_delta_mix(Report& report, Device& cuda);
 // Matrix products of every dtype, epilogue and kernel.
 void check_linear_products(Report& report, Device& cuda);
 void time_linear_products(Report& report, Device& cuda);

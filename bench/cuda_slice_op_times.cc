@@ -4,6 +4,7 @@
 
 #include "cuda_slice.h"
 #include "mstar/ops/causal_conv1d/causal_conv1d.h"
+#include "mstar/ops/delta_mix/delta_mix.h"
 #include "mstar/ops/delta_rule/delta_rule.h"
 #include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/kv_append/kv_append.h"
@@ -233,6 +234,40 @@ class OpTimes {
       return rms_norm(
           ops, {mixed, weight.at(0).slice(0, 128), 1e-6f, 0.0f, mixed, heads(in, width, m.value_heads, 128, 128)});
     });
+    if (s.tokens_a_row == 1) delta_mix_part(pool, m, s, rows, positions, slots);
+  }
+  // The four above as one kernel.
+  void delta_mix_part(Pool& pool, const Model& m, const Step& s, const RaggedView& rows, const std::int32_t* positions,
+                      const std::int32_t* slots) {
+    constexpr int kLayers = 6;
+    const std::int64_t tokens = rows.num_tokens, width = m.conv_width(), values = m.value_heads * 128;
+    const auto r = static_cast<double>(s.rows);
+    const TensorView in = pool.zeros(DType::bf16, {tokens, m.in_width()});
+    const TensorView out = pool.zeros(DType::bf16, {tokens, m.value_heads, 128});
+    const TensorView weight = pool.zeros(DType::f32, {4, width}), gains = pool.zeros(DType::f32, {128});
+    const TensorView past = pool.zeros(DType::f32, {kLayers, s.rows + 1, 3, width});
+    const TensorView rate = pool.zeros(DType::f32, {m.value_heads});
+    const double small_bytes =
+        r * static_cast<double>(2 * m.in_width() + 24 * width + 2 * values) + 16 * static_cast<double>(width);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const TensorView state = pool.zeros(dtype, {kLayers, s.rows + 1, m.value_heads, 128, 128});
+      const double state_bytes = r * static_cast<double>(values) * 128 * 2 * static_cast<double>(dtype_bytes(dtype));
+      line(dtype == DType::f32 ? "delta_mix" : "  bf16 state", m, s, small_bytes + state_bytes,
+           [&](OpContext& ops, int i) {
+             return delta_mix(ops, {.in = in,
+                                    .rows = rows,
+                                    .positions = positions,
+                                    .conv_weight = weight,
+                                    .rate = rate,
+                                    .dt_bias = rate,
+                                    .norm_weight = gains,
+                                    .key_heads = m.key_heads,
+                                    .conv_state = past.at(i % kLayers),
+                                    .rule_state = state.at(i % kLayers),
+                                    .slots = slots,
+                                    .out = out});
+           });
+    }
   }
 
   Report& report_;

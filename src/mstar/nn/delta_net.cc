@@ -4,9 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "mstar/nn/decoder_layer.h"
-#include "mstar/ops/causal_conv1d/causal_conv1d.h"
-#include "mstar/ops/delta_rule/delta_rule.h"
+#include "mstar/ops/delta_mix/delta_mix.h"
 
 namespace mstar::nn {
 namespace {
@@ -68,42 +66,25 @@ Status DeltaNet::run(OpContext& ops, TensorView normed, TensorView x, TensorView
                      const DeltaNetState& state) const {
   const auto mark = ops.arena.mark();
   const Dims& d = dims_;
-  const std::int64_t tokens = x.dim(0), z_at = d.conv_width(), b_at = z_at + d.values_width();
+  const std::int64_t tokens = x.dim(0);
   const TensorView in = ops.temporary(ops.activations, {tokens, d.in_width()});
-  const TensorView conv = ops.temporary(ops.activations, {tokens, d.conv_width()});
-  const TensorView decay = ops.temporary(DType::f32, {tokens, d.heads});
-  const TensorView beta = ops.temporary(DType::f32, {tokens, d.heads});
   const TensorView mixed = ops.temporary(ops.activations, {tokens, d.heads, d.value_dim});
   MSTAR_TRY(in_.run(ops, normed, in));
-  MSTAR_TRY(causal_conv1d(ops, {.x = columns(in, 0, d.conv_width()),
-                                .rows = rows,
-                                .positions = positions.data<std::int32_t>(),
-                                .weight = conv_.view(),
-                                .activation = Activation::silu,
-                                .state = state.conv,
-                                .slots = state.slots,
-                                .read_slots = state.read_slots,
-                                .out = conv}));
-  MSTAR_TRY(delta_gates(ops, {.a = columns(in, b_at + d.heads, b_at + 2 * d.heads),
-                              .b = columns(in, b_at, b_at + d.heads),
-                              .rate = rate_.view(),
-                              .dt_bias = dt_bias_.view(),
-                              .decay = decay,
-                              .beta = beta}));
-  MSTAR_TRY(delta_rule(ops, {.q = head_columns(conv, 0, d.key_heads, d.key_dim),
-                             .k = head_columns(conv, d.keys_width(), d.key_heads, d.key_dim),
-                             .v = head_columns(conv, 2 * d.keys_width(), d.heads, d.value_dim),
-                             .decay = decay,
-                             .beta = beta,
-                             .rows = rows,
-                             .positions = positions.data<std::int32_t>(),
-                             .scale = 1.0f / std::sqrt(static_cast<float>(d.key_dim)),
-                             .interleaved_heads = d.interleaved_heads,
-                             .state = state.rule,
-                             .slots = state.slots,
-                             .read_slots = state.read_slots,
-                             .out = mixed}));
-  MSTAR_TRY(norm_.run(ops, mixed, mixed, head_columns(in, z_at, d.heads, d.value_dim)));
+  MSTAR_TRY(delta_mix(ops, {.in = in,
+                            .rows = rows,
+                            .positions = positions.data<std::int32_t>(),
+                            .conv_weight = conv_.view(),
+                            .rate = rate_.view(),
+                            .dt_bias = dt_bias_.view(),
+                            .norm_weight = norm_.weight(),
+                            .norm_epsilon = norm_.epsilon(),
+                            .key_heads = d.key_heads,
+                            .interleaved_heads = d.interleaved_heads,
+                            .conv_state = state.conv,
+                            .rule_state = state.rule,
+                            .slots = state.slots,
+                            .read_slots = state.read_slots,
+                            .out = mixed}));
   MSTAR_TRY(out_.run(ops, mixed.reshaped({tokens, d.values_width()}), x, Activation::none, x));
   ops.arena.rewind(mark);
   return ok_status();
@@ -111,13 +92,13 @@ Status DeltaNet::run(OpContext& ops, TensorView normed, TensorView x, TensorView
 
 std::size_t DeltaNet::workspace_bytes(int tokens, int num_threads) const {
   const std::int64_t t = tokens;
-  return floats(t * dims_.in_width()) + floats(t * dims_.conv_width()) + 2 * floats(t * dims_.heads) +
-         floats(t * dims_.values_width()) +
-         std::max({delta_rule_workspace_bytes({.backend = backend_,
-                                               .tokens = t,
-                                               .heads = dims_.heads,
-                                               .key_dim = dims_.key_dim,
-                                               .num_threads = num_threads}),
+  return floats(t * dims_.in_width()) + floats(t * dims_.values_width()) +
+         std::max({delta_mix_workspace_bytes({.backend = backend_,
+                                              .tokens = t,
+                                              .heads = dims_.heads,
+                                              .conv_width = dims_.conv_width(),
+                                              .key_dim = dims_.key_dim,
+                                              .num_threads = num_threads}),
                    in_.workspace_bytes(tokens, num_threads), out_.workspace_bytes(tokens, num_threads)});
 }
 

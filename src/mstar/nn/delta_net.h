@@ -10,7 +10,7 @@
 
 namespace mstar::nn {
 
-// One layer's state for the rows of a step; see ops/causal_conv1d and ops/delta_rule.
+// One layer's state for the rows of a step; see ops/delta_mix.
 struct DeltaNetState {
   TensorView conv;                           // [num_slots, taps - 1, conv_width] f32; slots may lie apart
   TensorView rule;                           // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
