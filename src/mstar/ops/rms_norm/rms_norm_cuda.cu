@@ -18,8 +18,59 @@ struct Norm {
   const float* weight = nullptr;
   float epsilon = 0, weight_offset = 0;
   int rows = 0, d = 0;
-  bool aligned = false;
 };
+
+// A unit of a row, as it is stored until it is asked for, so that loads do not wait for one another. kWhole: every row
+// begins on 16 bytes and is a multiple of units.
+template <class T, bool kWhole>
+class Unit {
+ public:
+  __device__ void load(const T* from, int left) {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w)
+      words_[w] = left > 0 ? reinterpret_cast<const uint4*>(from)[w] : make_uint4(0, 0, 0, 0);
+  }
+  __device__ void get(float (&to)[kUnit]) const {
+    T values[kUnit];
+    memcpy(values, words_, sizeof(values));
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) to[i] = widen(values[i]);
+  }
+
+ private:
+  static constexpr int kWords = kUnit * static_cast<int>(sizeof(T)) / 16;
+  uint4 words_[kWords];
+};
+template <class T>
+class Unit<T, false> {
+ public:
+  __device__ void load(const T* from, int left) { load_unit(from, left, false, values_); }
+  __device__ void get(float (&to)[kUnit]) const {
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) to[i] = values_[i];
+  }
+
+ private:
+  float values_[kUnit];
+};
+
+// A unit to global memory, rounded once. Written plainly, the compiler makes four stores of some of its groups of 16
+// bytes.
+template <class T>
+__device__ inline void store_whole(const float (&from)[kUnit], T* to) {
+  constexpr int kWords = kUnit * static_cast<int>(sizeof(T)) / 16;
+  T values[kUnit];
+#pragma unroll
+  for (int i = 0; i < kUnit; ++i) values[i] = narrow<T>(from[i]);
+  uint4 words[kWords];
+  memcpy(words, values, sizeof(words));
+#pragma unroll
+  for (int w = 0; w < kWords; ++w)
+    asm volatile(
+        "st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(reinterpret_cast<uint4*>(to) + w)),
+        "r"(words[w].x), "r"(words[w].y), "r"(words[w].z), "r"(words[w].w)
+        : "memory");
+}
 
 // Over kLanes neighbours of a warp, or all kLanes threads of a block; the same tree on every call.
 template <int kLanes>
@@ -42,7 +93,7 @@ __device__ inline float silu(float x) {
 }
 
 // kLanes threads a row, kUnits units each, which stay in registers: a row is read once, and out may be x.
-template <int kLanes, int kUnits, bool kGated, class X, class Out>
+template <int kLanes, int kUnits, bool kWhole, bool kGated, class X, class Out>
 __global__ void __launch_bounds__(kLanes > kBlockThreads ? kLanes : kBlockThreads)
     normalise(const __grid_constant__ Norm<X, Out> n) {
   await_inputs();
@@ -53,32 +104,24 @@ __global__ void __launch_bounds__(kLanes > kBlockThreads ? kLanes : kBlockThread
   const int row = min(own, n.rows - 1);
   const int token = n.x.heads == 1 ? row : row / n.x.heads, head = n.x.heads == 1 ? 0 : row - token * n.x.heads;
   const auto row_of = [&](const auto& rows) { return rows.data + token * rows.token_stride + head * rows.head_stride; };
-  float values[kUnits][kUnit], gains[kUnits][kUnit];
+  Unit<X, kWhole> x[kUnits], gate[kUnits];
+  Unit<float, kWhole> weight[kUnits];
   const X* const from = row_of(n.x);
+  const X* const gates = row_of(n.gate);
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
     const int at = (u * kLanes + lane) * kUnit;
-    load_unit(from + at, n.d - at, n.aligned, values[u]);
+    x[u].load(from + at, n.d - at);
+    if constexpr (kGated) gate[u].load(gates + at, n.d - at);
+    weight[u].load(n.weight + at, n.d - at);
   }
-  float gates[kUnits][kUnit];
-  if constexpr (kGated) {
-    const X* const gate = row_of(n.gate);
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      const int at = (u * kLanes + lane) * kUnit;
-      load_unit(gate + at, n.d - at, n.aligned, gates[u]);
-    }
-  }
+  float values[kUnits][kUnit], squares = 0;
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
-    const int at = (u * kLanes + lane) * kUnit;
-    load_unit(n.weight + at, n.d - at, n.aligned, gains[u]);
-  }
-  float squares = 0;
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u)
+    x[u].get(values[u]);
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) squares = __fmaf_rn(values[u][i], values[u][i], squares);
+  }
   squares = sum_of_lanes<kLanes>(squares);
   if (own >= n.rows) return;
   const float inverse = 1.0f / sqrtf(squares / static_cast<float>(n.d) + n.epsilon);
@@ -86,30 +129,43 @@ __global__ void __launch_bounds__(kLanes > kBlockThreads ? kLanes : kBlockThread
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
     const int at = (u * kLanes + lane) * kUnit;
+    float gains[kUnit];
+    weight[u].get(gains);
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
-      values[u][i] = __fmul_rn(__fmul_rn(values[u][i], inverse), __fadd_rn(gains[u][i], n.weight_offset));
-      if constexpr (kGated) values[u][i] *= silu<X>(gates[u][i]);
+    for (int i = 0; i < kUnit; ++i)
+      values[u][i] = __fmul_rn(__fmul_rn(values[u][i], inverse), __fadd_rn(gains[i], n.weight_offset));
+    if constexpr (kGated) {
+      float of_gate[kUnit];
+      gate[u].get(of_gate);
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) values[u][i] *= silu<X>(of_gate[i]);
     }
-    store_unit(values[u], n.d - at, n.aligned, to + at);
+    if constexpr (kWhole) {
+      if (at < n.d) store_whole(values[u], to + at);
+    } else {
+      store_unit(values[u], n.d - at, false, to + at);
+    }
   }
 }
 
-template <int kLanes, int kUnits, bool kGated, class X, class Out>
+template <int kLanes, int kUnits, bool kWhole, bool kGated, class X, class Out>
 void launch(OpContext& context, const Norm<X, Out>& n) {
   constexpr int kThreads = kLanes > kBlockThreads ? kLanes : kBlockThreads, kRows = kThreads / kLanes;
-  launch_kernel(context, normalise<kLanes, kUnits, kGated, X, Out>, (n.rows + kRows - 1) / kRows, kThreads, 0, n);
+  launch_kernel(context, normalise<kLanes, kUnits, kWhole, kGated, X, Out>, (n.rows + kRows - 1) / kRows, kThreads, 0,
+                n);
 }
 
 // As many lanes as have one unit each, up to 256, so that few instructions are for what lies behind the row.
 template <bool kGated, class X, class Out>
-void launch_for_width(OpContext& context, const Norm<X, Out>& n) {
-  if (n.d <= longest_row(16, 1)) return launch<16, 1, kGated>(context, n);
-  if (n.d <= longest_row(32, 1)) return launch<32, 1, kGated>(context, n);
-  if (n.d <= longest_row(128, 1)) return launch<128, 1, kGated>(context, n);
-  if (n.d <= longest_row(256, 1)) return launch<256, 1, kGated>(context, n);
-  if (n.d <= longest_row(256, 2)) return launch<256, 2, kGated>(context, n);
-  launch<1024, 2, kGated>(context, n);
+void launch_for_width(OpContext& context, const Norm<X, Out>& n, bool whole) {
+  if (!whole && n.d <= longest_row(256, 2)) return launch<256, 2, false, kGated>(context, n);
+  if (!whole) return launch<1024, 2, false, kGated>(context, n);
+  if (n.d <= longest_row(16, 1)) return launch<16, 1, true, kGated>(context, n);
+  if (n.d <= longest_row(32, 1)) return launch<32, 1, true, kGated>(context, n);
+  if (n.d <= longest_row(128, 1)) return launch<128, 1, true, kGated>(context, n);
+  if (n.d <= longest_row(256, 1)) return launch<256, 1, true, kGated>(context, n);
+  if (n.d <= longest_row(256, 2)) return launch<256, 2, true, kGated>(context, n);
+  launch<1024, 2, true, kGated>(context, n);
 }
 
 template <bool kGated, class X, class Out>
@@ -123,9 +179,9 @@ Status run(OpContext& context, const RmsNormArgs& args) {
   n.weight_offset = args.weight_offset;
   n.rows = static_cast<int>(num_head_rows(args.x));
   n.d = static_cast<int>(head_row_width(args.x));
-  n.aligned = rows_on_16_bytes(args.x) && rows_on_16_bytes(args.out) && rows_on_16_bytes(args.weight) &&
-              (!kGated || rows_on_16_bytes(args.gate));
-  launch_for_width<kGated>(context, n);
+  const bool whole = n.d % kUnit == 0 && rows_on_16_bytes(args.x) && rows_on_16_bytes(args.out) &&
+                     rows_on_16_bytes(args.weight) && (!kGated || rows_on_16_bytes(args.gate));
+  launch_for_width<kGated>(context, n, whole);
   return cuda_launch_status("rms_norm");
 }
 
