@@ -5,6 +5,8 @@
 // nearly those of f32 queries; the weights of the values likewise. A row's splits depend on its length alone, so its
 // bits do not depend on other rows.
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 #include "mstar/ops/attention/attention_kernels.h"
 #include "mstar/ops/attention/tile_cuda.cuh"
@@ -17,9 +19,8 @@ using bf16 = __nv_bfloat16;
 
 constexpr int kHeadsAtOnce = 8;
 constexpr int kWeightStride = kTileKeys + 8;
-// Enough blocks for every multiprocessor's memory, counted over rows and heads; the rest of a row's splits follow in
-// the same blocks.
-constexpr int kWantedBlocks = 1584;
+constexpr int kMultiprocessors = 132;
+constexpr int kMultiprocessorShared = 227 * 1024;
 
 // Of a query that sees num_keys keys.
 struct Splits {
@@ -98,25 +99,45 @@ __device__ inline void find_places(SplitMemory<kHeadDim>& memory, const Pages& p
   memory.places[threadIdx.x] = position < num_keys ? pages.at(row, position, kv_head) : -1;
 }
 
-// One split of one token: chunks [first, last) of its keys, of which the first chunk's places are `found`. Every thread
-// of the block calls it.
-template <int kHeadDim>
-__device__ inline void attend_split(SplitMemory<kHeadDim>& memory, const std::uint32_t (&queries)[kHeadDim / 16][4],
-                                    const Pages& pages, int row, int kv_head, int num_keys, int first, int last,
-                                    bool found, float factor, int num_heads, float* sums_out, float2* scales_out,
-                                    std::int64_t head_stride) {
+// The chunks that one block attends of a token: those of every gridDim.z-th split, from split blockIdx.z on.
+struct Cursor {
+  int split, chunk, last;  // chunks [chunk, last) of the split are left
+  __device__ Cursor(const Splits& splits, int split) : split(split), chunk(split * splits.chunks_each) {
+    last = min(chunk + splits.chunks_each, splits.chunks);
+  }
+  __device__ bool valid(const Splits& splits) const { return split < splits.count; }
+  __device__ bool ends_split() const { return chunk + 1 == last; }
+  __device__ Cursor next(const Splits& splits) const {
+    if (ends_split()) return Cursor(splits, split + gridDim.z);
+    Cursor out = *this;
+    ++out.chunk;
+    return out;
+  }
+};
+
+// All that one block attends of one token; every thread of the block calls it. The keys of the next chunk are on their
+// way while this one's values are worked on, and its values while the next one's scores are. `found`: the places of the
+// first chunk are there already.
+template <class Q, int kHeadDim>
+__device__ inline void attend_token(SplitMemory<kHeadDim>& memory, const Q* heads, int num_heads, const Pages& pages,
+                                    int row, int kv_head, int num_keys, const Splits& splits, bool found, float factor,
+                                    float* sums_out, float2* scales_out, std::int64_t head_stride) {
   constexpr int kOwn = kHeadDim / kTileWarps;  // dimensions of this warp's part of the sums
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+  Cursor now(splits, blockIdx.z);
+  if (!found) find_places(memory, pages, row, kv_head, num_keys, now.chunk);
+  __syncthreads();
+  copy_tile_async<kHeadDim>(memory.keys, pages.keys, memory.places);
+  commit_copies();
+  copy_tile_async<kHeadDim>(memory.values, pages.values, memory.places);
+  commit_copies();
+  std::uint32_t queries[kHeadDim / 16][4];
+  load_queries<Q, kHeadDim>(heads, num_heads, queries);
   float sums[kOwn / 8][4] = {};
   float largest = -INFINITY, total = 0;
-  for (int chunk = first; chunk < last; ++chunk) {
-    __syncthreads();  // the chunk before it is read
-    if (chunk > first || !found) find_places(memory, pages, row, kv_head, num_keys, chunk);
-    __syncthreads();
-    copy_tile_async<kHeadDim>(memory.keys, pages.keys, memory.places);
-    commit_copies();
-    copy_tile_async<kHeadDim>(memory.values, pages.values, memory.places);
-    commit_copies();
+  while (true) {
+    const Cursor next = now.next(splits);
+    const bool more = next.valid(splits);
     wait_copies<1>();
     __syncthreads();
 
@@ -135,7 +156,7 @@ __device__ inline void attend_split(SplitMemory<kHeadDim>& memory, const std::ui
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int position = chunk * kTileKeys + warp * 16 + j * 8 + 2 * t + i;
+        const int position = now.chunk * kTileKeys + warp * 16 + j * 8 + 2 * t + i;
         weights[j][i] = position < num_keys ? (scores[j][i] + scores[j][i + 2]) * factor : -INFINITY;
         most = fmaxf(most, weights[j][i]);
       }
@@ -143,7 +164,8 @@ __device__ inline void attend_split(SplitMemory<kHeadDim>& memory, const std::ui
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
     if (t == 0) memory.largest[warp][g] = most;
-    __syncthreads();
+    __syncthreads();  // and the keys and the places are read
+    if (more) find_places(memory, pages, row, kv_head, num_keys, next.chunk);
     const float before = largest;
 #pragma unroll
     for (int w = 0; w < kTileWarps; ++w) largest = fmaxf(largest, memory.largest[w][g]);  // finite: a chunk has a key
@@ -166,6 +188,10 @@ __device__ inline void attend_split(SplitMemory<kHeadDim>& memory, const std::ui
     }
     wait_copies<0>();
     __syncthreads();
+    if (more) {
+      copy_tile_async<kHeadDim>(memory.keys, pages.keys, memory.places);
+      commit_copies();
+    }
 
     // All keys, this warp's dimensions.
 #pragma unroll
@@ -183,22 +209,41 @@ __device__ inline void attend_split(SplitMemory<kHeadDim>& memory, const std::ui
         multiply_add(sums[n + 1], a, b[2], b[3]);
       }
     }
-  }
-  total += __shfl_xor_sync(kAllLanes, total, 1);
-  total += __shfl_xor_sync(kAllLanes, total, 2);
-  if (t == 0) memory.sums[warp][g] = total;
-  __syncthreads();
-  if (g >= num_heads) return;
-  if (warp == 0 && t == 0) {
-    float all = 0;
+    if (now.ends_split()) {
+      total += __shfl_xor_sync(kAllLanes, total, 1);
+      total += __shfl_xor_sync(kAllLanes, total, 2);
+      if (t == 0) memory.sums[warp][g] = total;
+    }
+    __syncthreads();  // the values and the weights are read
+    if (more) {
+      copy_tile_async<kHeadDim>(memory.values, pages.values, memory.places);
+      commit_copies();
+    }
+    if (now.ends_split()) {
+      if (g < num_heads) {
+        const std::int64_t at = now.split + g * head_stride;
+        if (warp == 0 && t == 0) {
+          float all = 0;
 #pragma unroll
-    for (int w = 0; w < kTileWarps; ++w) all += memory.sums[w][g];
-    scales_out[g * head_stride] = make_float2(largest, all);
-  }
-  float* const out = sums_out + g * head_stride * kHeadDim + warp * kOwn + 2 * t;
+          for (int w = 0; w < kTileWarps; ++w) all += memory.sums[w][g];
+          scales_out[at] = make_float2(largest, all);
+        }
+        float* const out = sums_out + at * kHeadDim + warp * kOwn + 2 * t;
 #pragma unroll
-  for (int n = 0; n < kOwn / 8; ++n)
-    *reinterpret_cast<float2*>(out + n * 8) = make_float2(sums[n][0] + sums[n][2], sums[n][1] + sums[n][3]);
+        for (int n = 0; n < kOwn / 8; ++n)
+          *reinterpret_cast<float2*>(out + n * 8) = make_float2(sums[n][0] + sums[n][2], sums[n][1] + sums[n][3]);
+      }
+#pragma unroll
+      for (int n = 0; n < kOwn / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[n][i] = 0;
+      }
+      largest = -INFINITY;
+      total = 0;
+    }
+    if (!more) return;
+    now = next;
+  }
 }
 
 // Blocks (kv head and eight of its heads, row, split): those that find nothing to do come last.
@@ -218,24 +263,21 @@ __global__ void __launch_bounds__(kTileThreads)
   if (span.count > 0) {
     const int num_keys = span.num_keys(pages, row, 0);
     const Splits splits(num_keys);
-    found = static_cast<int>(blockIdx.z) < splits.count;
-    if (found) find_places(memory, pages, row, kv_head, num_keys, static_cast<int>(blockIdx.z) * splits.chunks_each);
+    const Cursor first(splits, blockIdx.z);
+    found = first.valid(splits);
+    if (found) find_places(memory, pages, row, kv_head, num_keys, first.chunk);
   }
   await_inputs();
   for (int i = 0; i < span.count; ++i) {
     const int num_keys = span.num_keys(pages, row, i), token = span.begin + i;
     const Splits splits(num_keys);
     if (static_cast<int>(blockIdx.z) >= splits.count) continue;
-    std::uint32_t queries[kHeadDim / 16][4];
-    load_queries<Q, kHeadDim>(q.data + token * q.token_stride + head * kHeadDim, num_heads, queries);
-    for (int split = blockIdx.z; split < splits.count; split += gridDim.z) {
-      const int first = split * splits.chunks_each;
-      const std::int64_t at = partials.at(all_tokens ? token : row, head, split);
-      attend_split<kHeadDim>(memory, queries, pages, row, kv_head, num_keys, first,
-                             min(first + splits.chunks_each, splits.chunks), found, factor, num_heads,
-                             partials.sums + at * kHeadDim, partials.scales + at, partials.max_splits);
-      found = false;
-    }
+    const std::int64_t at = partials.at(all_tokens ? token : row, head, 0);
+    attend_token<Q, kHeadDim>(memory, q.data + token * q.token_stride + head * kHeadDim, num_heads, pages, row, kv_head,
+                              num_keys, splits, found, factor, partials.sums + at * kHeadDim, partials.scales + at,
+                              partials.max_splits);
+    found = false;
+    __syncthreads();  // memory.sums are read
   }
 }
 
@@ -305,6 +347,20 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
+// Blocks a (row, head) that share its splits: as many as make the most of what the device holds at once, for rows of a
+// thousand keys. A block costs about a chunk's time to come up.
+int split_blocks(int pairs, int resident, int most) {
+  constexpr int kChunks = 16;
+  int best = 1;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (int blocks = 1; blocks <= most; ++blocks) {
+    const std::int64_t waves = (static_cast<std::int64_t>(pairs) * blocks + resident - 1) / resident;
+    const std::int64_t cost = waves * ((kChunks + blocks - 1) / blocks + 1);
+    if (cost <= least) best = blocks, least = cost;
+  }
+  return best;
+}
+
 template <class Q, int kHeadDim>
 Status launch(OpContext& context, const PagedAttentionArgs& args, bool all_tokens) {
   const Pages pages = pages_of(args.kv);
@@ -317,11 +373,12 @@ Status launch(OpContext& context, const PagedAttentionArgs& args, bool all_token
   partials.sums = context.temporary(DType::f32, {places, kHeadDim}).template data<float>();
   partials.scales = static_cast<float2*>(context.temporary(DType::f32, {places, 2}).pointer);
   const int head_blocks = pages.kv_heads * ((group + kHeadsAtOnce - 1) / kHeadsAtOnce);
-  const int wanted = std::max(4, (kWantedBlocks + rows * head_blocks - 1) / (rows * head_blocks));
   constexpr std::size_t kBytes = sizeof(SplitMemory<kHeadDim>);
+  constexpr int kResident = kMultiprocessors * static_cast<int>(kMultiprocessorShared / (kBytes + 1024));
   allow_shared(attend_splits<Q, kHeadDim>, kBytes);
-  launch_kernel(context, attend_splits<Q, kHeadDim>, dim3(head_blocks, rows, std::min(partials.max_splits, wanted)),
-                kTileThreads, kBytes, token_heads_of<const Q>(args.q), args.rows.offsets, pages, group,
+  launch_kernel(context, attend_splits<Q, kHeadDim>,
+                dim3(head_blocks, rows, split_blocks(rows * head_blocks, kResident, partials.max_splits)), kTileThreads,
+                kBytes, token_heads_of<const Q>(args.q), args.rows.offsets, pages, group,
                 args.scale * 1.44269504088896341f, all_tokens, partials);
   launch_kernel(context, combine_splits<Q, kHeadDim>, dim3(rows, heads), kTileThreads, 0, args.rows.offsets, pages,
                 all_tokens, partials, token_heads_of<Q>(args.out));
