@@ -5,9 +5,8 @@
 // The state is asked for first, long before the tokens are there, and waits in shared memory: three blocks share a
 // multiprocessor, so that 192 KiB are under way on each where there are rows enough.
 #include <cmath>
-#include <type_traits>
 
-#include "mstar/ops/cuda_rows.cuh"
+#include "mstar/ops/cuda_units.cuh"
 #include "mstar/ops/delta_mix/delta_mix_kernels.h"
 #include "mstar/ops/delta_rule/delta_rule.h"
 #include "mstar/ops/linear/stream_primitives.cuh"
@@ -82,15 +81,9 @@ __device__ inline float4 scaled(float a, float4 b) {
 __device__ inline float4 add(float4 a, float4 b) {
   return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
 }
-// Of numbers that come from T: for bf16 the approximate exponential and quotient are exact enough, and sooner done.
-template <class T>
-__device__ inline float silu(float x) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) return __fdividef(x, 1.0f + __expf(-x));
-  return activate_one(Activation::silu, x);
-}
 template <class T>
 __device__ inline float4 silu(float4 x) {
-  return make_float4(silu<T>(x.x), silu<T>(x.y), silu<T>(x.z), silu<T>(x.w));
+  return make_float4(silu_of<T>(x.x), silu_of<T>(x.y), silu_of<T>(x.z), silu_of<T>(x.w));
 }
 // Over the 128 numbers that a warp's lanes hold.
 __device__ inline float dot_of_warp(float4 a, float4 b) {

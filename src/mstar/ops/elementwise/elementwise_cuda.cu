@@ -1,4 +1,4 @@
-#include "mstar/ops/cuda_rows.cuh"
+#include "mstar/ops/cuda_units.cuh"
 #include "mstar/ops/elementwise/elementwise_kernels.h"
 
 namespace mstar {
@@ -9,43 +9,63 @@ constexpr int kThreads = 256;
 
 // out = f(a, b) on rows of `n`, a unit a thread. A thread reads and writes only its own elements, so that out may be a
 // or b. `b` is a where f takes one argument.
-template <class T, class Function>
+template <class T, class Function, bool kWhole>
 __global__ void __launch_bounds__(kThreads) map_rows(HeadRows<const T> a, HeadRows<const T> b, HeadRows<T> out, int n,
-                                                     unsigned units_a_row, unsigned units, bool aligned, Function f) {
+                                                     unsigned units_a_row, unsigned units, Function f) {
   await_inputs();
   const unsigned unit = blockIdx.x * kThreads + threadIdx.x;
   if (unit >= units) return;
   const int row = static_cast<int>(unit / units_a_row), at = static_cast<int>(unit % units_a_row) * kUnit;
+  Unit<T, kWhole> of_a, of_b;
+  of_a.load(a.row(row) + at, n - at);
+  if constexpr (Function::kTakesTwo) of_b.load(b.row(row) + at, n - at);
   float first[kUnit], second[kUnit];
-  load_unit(a.row(row) + at, n - at, aligned, first);
-  if constexpr (Function::kTakesTwo) load_unit(b.row(row) + at, n - at, aligned, second);
+  of_a.get(first);
+  if constexpr (Function::kTakesTwo) of_b.get(second);
 #pragma unroll
   for (int i = 0; i < kUnit; ++i) {
     if constexpr (Function::kTakesTwo) {
-      first[i] = f(first[i], second[i]);
+      first[i] = f.template apply<T>(first[i], second[i]);
     } else {
-      first[i] = f(first[i]);
+      first[i] = f.template apply<T>(first[i]);
     }
   }
-  store_unit(first, n - at, aligned, out.row(row) + at);
+  if constexpr (kWhole) {
+    store_whole(first, out.row(row) + at);
+  } else {
+    store_unit(first, n - at, false, out.row(row) + at);
+  }
 }
 
 struct Sum {
   static constexpr bool kTakesTwo = true;
-  __device__ float operator()(float a, float b) const { return __fadd_rn(a, b); }
+  template <class T>
+  __device__ float apply(float a, float b) const {
+    return __fadd_rn(a, b);
+  }
 };
 struct Activated {
   static constexpr bool kTakesTwo = false;
   Activation activation;
-  __device__ float operator()(float x) const { return activate_one(activation, x); }
+  template <class T>
+  __device__ float apply(float x) const {
+    return activate_one(activation, x);
+  }
 };
 struct SiluTimes {
   static constexpr bool kTakesTwo = true;
-  __device__ float operator()(float gate, float up) const { return activate_one(Activation::silu, gate) * up; }
+  template <class T>
+  __device__ float apply(float gate, float up) const {
+    return silu_of<T>(gate) * up;
+  }
 };
 struct SigmoidTimes {
   static constexpr bool kTakesTwo = true;
-  __device__ float operator()(float gate, float x) const { return x / (1.0f + expf(-gate)); }
+  template <class T>
+  __device__ float apply(float gate, float x) const {
+    if constexpr (sizeof(T) == 2) return __fdividef(x, 1.0f + __expf(-gate));
+    return x / (1.0f + expf(-gate));
+  }
 };
 
 template <class Function>
@@ -55,14 +75,15 @@ Status map(OpContext& context, const TensorView& a, const TensorView& b, const T
   const std::int64_t n = head_row_width(out), units_a_row = (n + kUnit - 1) / kUnit;
   const std::int64_t units = num_head_rows(out) * units_a_row;
   if (units > (std::int64_t{1} << 31)) return internal_error(std::string(op) + ": too many elements for one call");
-  const bool aligned = rows_on_16_bytes(a) && rows_on_16_bytes(b) && rows_on_16_bytes(out);
+  const bool whole = n % kUnit == 0 && rows_on_16_bytes(a) && rows_on_16_bytes(b) && rows_on_16_bytes(out);
   return with_float_type(out.dtype, [&](auto element) {
     using T = decltype(element);
     HeadRows<const T> second = head_rows_of<const T>(b);
     if (b.shape.rank() == 2 && b.dim(0) == 1) second.token_stride = 0;
-    launch_kernel(context, map_rows<T, Function>, static_cast<unsigned>((units + kThreads - 1) / kThreads), kThreads, 0,
+    const auto kernel = whole ? map_rows<T, Function, true> : map_rows<T, Function, false>;
+    launch_kernel(context, kernel, static_cast<unsigned>((units + kThreads - 1) / kThreads), kThreads, 0,
                   head_rows_of<const T>(a), second, head_rows_of<T>(out), static_cast<int>(n),
-                  static_cast<unsigned>(units_a_row), static_cast<unsigned>(units), aligned, f);
+                  static_cast<unsigned>(units_a_row), static_cast<unsigned>(units), f);
     return cuda_launch_status(op);
   });
 }
