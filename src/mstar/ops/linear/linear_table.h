@@ -19,8 +19,9 @@ struct LinearChoice {
   bool streams() const { return split > 0; }
 };
 
-// The entry of the shape with the least m that is not below `m`; null when there is none, or when it names an algorithm
-// of another version of cuBLASLt than the one that runs.
+// The entry of the shape with the least m that is not below `m`, from the file of linear_tune that MSTAR_LINEAR_TABLE
+// names, else from the committed table; null when there is none, or when it names an algorithm of another version of
+// cuBLASLt than the one that runs.
 const LinearChoice* linear_choice(std::int64_t m, std::int64_t n, std::int64_t k, DType in, DType out);
 // Whether our own kernel takes few rows of the shape: as measured; of shapes that were not, the narrow ones (of the
 // measured ones ours is ahead for 1024 outputs alone).
