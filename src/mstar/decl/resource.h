@@ -63,6 +63,10 @@ struct RecurrentState {  // one slot of each tensor per (request, label); slot 0
   // A step reads one slot and writes the whole of another, so that it can be taken back: only then may the components
   // that use this state run ahead. Costs its memory twice. False: updated in place.
   bool double_buffered = false;
+  // Copies kept beside the pages of a PagedKv, so that its prefix cache serves components with this state too, and the
+  // grid of tokens at which they are taken: a multiple of the page. 0: none, and no prefix cache.
+  int snapshots = 0;
+  int snapshot_tokens = 0;
 };
 enum class LinearKind : std::uint8_t { gdn, kda, mamba2 };
 struct LinearAttention {

@@ -71,6 +71,8 @@ struct CheckResource {
   void operator()(const RecurrentState& state) {
     tensors(who, state.tensors, faults);
     labels(who, state.labels, faults);
+    if (state.snapshots < 0 || state.snapshot_tokens < 0) faults.add(who + "snapshots must not be negative");
+    if (state.snapshots > 0) positive(who, "snapshot_tokens", state.snapshot_tokens, faults);
   }
   void operator()(const LinearAttention& attention) {
     positive(who, "heads", attention.heads, faults);

@@ -43,6 +43,8 @@ Result<ResourceSet> ResourceSet::build(const decl::Decl& decl, std::span<const d
       resource::PoolLimits own = sized;
       own.on_demand = rules.on_demand;
       own.prefix_cache &= rules.prefix_cache;
+      own.state_snapshots = rules.state_snapshots;
+      own.snapshot_tokens = rules.snapshot_tokens;
       MSTAR_TRY_ASSIGN(set.by_ref_[ref.value], resource::make_resource(decl.at(ref), own, device));
     }
   }
@@ -325,9 +327,10 @@ std::vector<RowResult> Engine::finish(StepPtr step) {
   make_outputs(*step);
   for (int r = 0; r < step->num_rows(); ++r) {
     RowResult& result = step->results[static_cast<std::size_t>(r)];
+    int snapshot = -1;
     for (const decl::ResourceRef ref : spec_.uses) {
       if (!result.error && sequences_ && resources_.at(ref) == sequences_) {
-        commit_part(*step, r);
+        snapshot = commit_part(*step, r);
       } else if (result.error) {
         resources_.at(ref)->rollback(step->rows.rows[static_cast<std::size_t>(r)]);
       } else {
@@ -335,6 +338,7 @@ std::vector<RowResult> Engine::finish(StepPtr step) {
       }
     }
     if (result.error) result.outputs.clear();
+    if (snapshot >= 0) save_states(*step, r, snapshot);
   }
   bring_to_host(*step);
   for (int r = 0; r < step->num_rows(); ++r)

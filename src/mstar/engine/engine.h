@@ -15,6 +15,7 @@
 #include "mstar/engine/lease.h"
 #include "mstar/engine/slot_memory.h"
 #include "mstar/resource/paged_kv.h"
+#include "mstar/resource/state_slots.h"
 
 namespace mstar::engine {
 
@@ -148,7 +149,9 @@ class Engine {
   Result<bool> open(Candidate& candidate);
   void admit_part(Step& step, Candidate& candidate, int tokens, Prepared& out);
   RowDemand part_of(Step& step, const Candidate& candidate, int tokens) const;
-  void commit_part(Step& step, int row);
+  // Returns the snapshot in which the row's states are to be kept, or -1.
+  int commit_part(Step& step, int row);
+  void save_states(Step& step, int row, int snapshot);
   // engine_io.cc
   Status gather(Step& step);
   Status allocate_outputs(Step& step);
@@ -180,7 +183,7 @@ class Engine {
   std::vector<SlotSpec> input_slots_, output_slots_;
   resource::PagedKvPool* sequences_ = nullptr;  // of a component with chunked_prefill
   int ids_slot_ = -1;
-  bool has_state_ = false;  // beside them, which follows their tokens
+  std::vector<resource::StateSlots*> states_;  // beside them, which follow their tokens
   std::shared_ptr<ActivationArena> arena_;
   int first_plan_slot_ = 0;  // of the resources
   PlanSlots slots_;

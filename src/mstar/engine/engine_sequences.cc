@@ -15,12 +15,15 @@ struct Engine::Candidate {
   RowDemand demand;  // of the row whole
   resource::OpenRow open;
   int num_left() const { return open.num_missing + demand.resources.tokens - row.progress.done; }
-  TokenWish wish() const { return {open.begin, num_left()}; }
+  TokenWish wish() const {
+    return {open.begin, open.cut_at ? std::min(num_left(), open.cut_at - open.begin) : num_left()};
+  }
 };
 
 Status Engine::find_ids_slot() {
   for (const decl::ResourceRef ref : spec_.uses) {
-    has_state_ |= std::holds_alternative<decl::RecurrentState>(decl_.at(ref));
+    if (std::holds_alternative<decl::RecurrentState>(decl_.at(ref)))
+      states_.push_back(static_cast<resource::StateSlots*>(resources_.at(ref)));
     if (!std::holds_alternative<decl::PagedKv>(decl_.at(ref))) continue;
     if (sequences_) return bad_model("component '" + spec_.name + "': chunked_prefill with two paged KV");
     sequences_ = static_cast<resource::PagedKvPool*>(resources_.at(ref));
@@ -96,6 +99,9 @@ Result<bool> Engine::open(Candidate& candidate) {
     progress.label_start = length;
   }
   progress.done += candidate.open.num_found;
+  if (candidate.open.snapshot >= 0)
+    for (resource::StateSlots* const each : states_)
+      each->restore(row.request, demand.label, candidate.open.snapshot, device_.default_stream());
   return candidate.open.ready;
 }
 
@@ -121,17 +127,19 @@ void Engine::admit_sequences(Step& step, std::vector<RowInputs> rows, Prepared& 
     }
   }
   const auto& limits = options_.limits;
-  const int grain = sequences_->page_tokens();
-  const std::vector<int> shares = share_tokens(
-      wishes,
-      {.tokens = limits.max_tokens, .rows = limits.max_rows, .grain = grain, .least_share = limits.max_tokens / 2});
+  const StepBudget budget{.tokens = limits.max_tokens,
+                          .rows = limits.max_rows,
+                          .grain = sequences_->page_tokens(),
+                          .grid = sequences_->snapshot_grid(),
+                          .least_share = limits.max_tokens / 2};
+  const std::vector<int> shares = share_tokens(wishes, budget);
   for (std::size_t i = 0; i < candidates.size(); ++i)
     if (shares[i] > 0) admit_part(step, candidates[i], shares[i], out);
   // What rows did not take that must wait after all is for those that got nothing.
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     if (shares[i] > 0) continue;
     const bool room = step.num_rows() < limits.max_rows;
-    const int part = room ? largest_part(wishes[i], limits.max_tokens - step.rows.num_tokens(), grain) : 0;
+    const int part = room ? largest_part(wishes[i], limits.max_tokens - step.rows.num_tokens(), budget) : 0;
     admit_part(step, candidates[i], part, out);
   }
 }
@@ -160,7 +168,7 @@ RowDemand Engine::part_of(Step& step, const Candidate& candidate, int tokens) co
   const int recomputed = std::min(tokens, candidate.open.num_missing);
   part.resources.tokens = tokens;
   part.resources.recomputed = recomputed;
-  part.resources.starts_over = recomputed > 0 && candidate.open.begin == 0;
+  part.resources.starts_over = candidate.open.begin == 0;
   part.resources.restart = false;  // it is done
   if (progress.num_parts > 0) part.resources.context_tokens = 0;
   if (tokens < candidate.num_left()) {
@@ -190,7 +198,7 @@ RowDemand Engine::part_of(Step& step, const Candidate& candidate, int tokens) co
   return part;
 }
 
-void Engine::commit_part(Step& step, int row) {
+int Engine::commit_part(Step& step, int row) {
   const auto at = static_cast<std::size_t>(row);
   const resource::StepRow& claim = step.rows.rows[at];
   std::int64_t to_skip = claim.demand.recomputed;
@@ -208,14 +216,22 @@ void Engine::commit_part(Step& step, int row) {
     const auto some = ids_on_host(source, on_cpu());
     ids.insert(ids.end(), some.begin(), some.end());
   }
-  sequences_->commit(claim, ids);
+  const int snapshot = sequences_->commit(claim, ids);
   Progress& progress = step.results[at].progress;
   progress.done += claim.demand.tokens - claim.demand.recomputed;
   ++progress.num_parts;
+  return snapshot;
+}
+
+void Engine::save_states(Step& step, int row, int snapshot) {
+  const resource::StepRow& claim = step.rows.rows[static_cast<std::size_t>(row)];
+  for (resource::StateSlots* const each : states_)
+    each->save(claim.request, claim.demand.label, snapshot, step.ops().stream);
 }
 
 void Engine::undo(RequestId request, const Progress& progress) {
-  if (sequences_ && progress.begun) sequences_->truncate(request, progress.label, progress.label_start, !has_state_);
+  if (sequences_ && progress.begun)
+    sequences_->truncate(request, progress.label, progress.label_start, states_.empty());
 }
 
 }  // namespace mstar::engine

@@ -55,7 +55,8 @@ struct Kernel {
   const std::int32_t* positions;
   PagedKvView kv;
   std::int32_t* tokens;
-  std::vector<float*> states;  // of each row, where there are any
+  std::vector<const float*> states_before;  // of each row, where there are any
+  std::vector<float*> states;
 
   float& cell(int row, int position) const {
     const std::int32_t page = kv.page_table[row * kv.max_pages + position / kv.page_tokens];
@@ -64,6 +65,7 @@ struct Kernel {
   void operator()() const {
     for (int r = 0; r + 1 < static_cast<int>(offsets.size()); ++r) {
       const auto at = static_cast<std::size_t>(r);
+      if (!states.empty()) *states[at] = *states_before[at];
       for (int t = offsets[at]; t < offsets[at + 1]; ++t) {
         cell(r, positions[t]) = static_cast<float>(ids[t]);
         if (!states.empty())
@@ -126,9 +128,11 @@ class Body final : public ComponentBody {
     seen_.most_tokens = std::max(seen_.most_tokens, offsets.back());
     if (const auto& uses = d_.decl.at(d_.component).device().uses; uses.size() > 2) {
       const auto& slots = static_cast<resource::StateSlots&>(step.resource(uses[2]));
-      for (int r = 0; r < step.num_rows(); ++r)
-        kernel.states.push_back(slots.tensor(0).data<float>() +
-                                slots.write_index_on_host(step.plan_slot())[static_cast<std::size_t>(r)]);
+      float* const states = slots.tensor(0).data<float>();
+      for (std::size_t r = 0; r < static_cast<std::size_t>(step.num_rows()); ++r) {
+        kernel.states_before.push_back(states + slots.read_index_on_host(step.plan_slot())[r]);
+        kernel.states.push_back(states + slots.write_index_on_host(step.plan_slot())[r]);
+      }
     }
     kernel.ids = step.input(0).data<std::int32_t>();
     kernel.positions = kv.positions(step.plan_slot());
@@ -162,6 +166,9 @@ class Sequences : public testing::Test {
     bool async = false;
     bool per_token = true;
     bool recurrent = false;
+    bool double_buffered = false;
+    int snapshots = 0;
+    int snapshot_tokens = 16;
     std::uint32_t shuffle = 0;  // seed of the order of rows; 0: as they come
   };
   struct Outcome {
@@ -185,9 +192,13 @@ class Sequences : public testing::Test {
                                   .pool_tokens = setup.kv_tokens},
                            .vocab = kVocab,
                            .max_batch_rows = setup.max_rows,
-                           .state = setup.recurrent ? std::optional(decl::RecurrentState{
-                                                          .name = "state", .tensors = {{"s", {1}, DType::f32}}})
-                                                    : std::nullopt,
+                           .state = setup.recurrent
+                                        ? std::optional(decl::RecurrentState{.name = "state",
+                                                                             .tensors = {{"s", {1}, DType::f32}},
+                                                                             .double_buffered = setup.double_buffered,
+                                                                             .snapshots = setup.snapshots,
+                                                                             .snapshot_tokens = setup.snapshot_tokens})
+                                        : std::nullopt,
                            .chunk_tokens = setup.chunk_tokens};
     auto declaration = declare_decoder(spec, [this](const DecoderDecl& d) -> decl::BuildBody {
       return [this, &d](BuildContext&) -> Result<std::unique_ptr<ComponentBody>> {
@@ -331,6 +342,10 @@ class Sequences : public testing::Test {
     EXPECT_TRUE(out.errors.empty()) << out.errors.begin()->second;
     for (std::size_t i = 0; i < asks.size(); ++i) EXPECT_EQ(out.answers[i], answer_of(asks[i], setup_.recurrent)) << i;
     EXPECT_EQ(kv().used, 0);
+    EXPECT_TRUE(pool().adds_up());
+  }
+  resource::PagedKvPool& pool() const {
+    return static_cast<resource::PagedKvPool&>(*decoder_->resources->at(decoder_->declaration->kv));
   }
   resource::Usage kv() const {
     for (const auto& usage : decoder_->resources->usage())

@@ -160,20 +160,23 @@ TEST_F(Sequences, ManyRequestsOnOneLongPrefixNeverStandStill) {
 }
 
 TEST_F(Sequences, TinyPoolsRandomOrdersTheSameAnswersAsAlone) {
-  std::int64_t num_preempted = 0, found = 0, parts = 0;
+  std::int64_t num_preempted = 0, found = 0, found_with_state = 0, parts = 0;
   for (std::uint32_t seed = 1; seed <= 60; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-    const bool async = below(2) == 0, recurrent = below(4) == 0;
+    const bool async = below(2) == 0, recurrent = below(2) == 0, doubled = below(2) == 0;
     ASSERT_TRUE(make({.chunk_tokens = 4 + below(30),
                       .max_rows = 1 + below(10),
                       .kv_tokens = 80 + below(20) * 4,
                       .context = 80,
                       .promised = 1 + below(20),
                       .prefix_cache = below(3) > 0,
-                      .run_ahead = async && !recurrent && below(3) > 0,
+                      .run_ahead = async && (!recurrent || doubled) && below(3) > 0,
                       .async = async,
                       .recurrent = recurrent,
+                      .double_buffered = doubled,
+                      .snapshots = below(4) ? 1 + below(8) : 0,
+                      .snapshot_tokens = 4 << below(3),
                       .shuffle = seed}));
     std::vector<Ask> asks;
     for (int i = 0; i < 25; ++i) {
@@ -185,16 +188,17 @@ TEST_F(Sequences, TinyPoolsRandomOrdersTheSameAnswersAsAlone) {
     }
     const Outcome out = run(asks);
     expect_all(asks, out);
-    EXPECT_TRUE(static_cast<resource::PagedKvPool&>(*decoder_->resources->at(decoder_->declaration->kv)).adds_up());
     const auto usage = kv();
     EXPECT_LE(usage.cached, usage.total);
     num_preempted += usage.num_preempted;
     found += usage.found_tokens;
+    if (recurrent) found_with_state += usage.found_tokens;
     parts += seen_.num_parts;
     if (HasFailure()) FAIL() << "seed " << seed;
   }
   EXPECT_GT(num_preempted, 20);
   EXPECT_GT(found, 1000);
+  EXPECT_GT(found_with_state, 300);
   EXPECT_GT(parts, 100);
 }
 
@@ -209,10 +213,147 @@ TEST_F(Sequences, AStateBesideThePagesIsComputedAgainToo) {
   }
 }
 
+// ---- snapshots of that state
+
+// The prompt is cut once, before its last 8 tokens, and goes on from there the next time.
+TEST_F(Sequences, APromptThatComesAgainGoesOnFromItsSnapshot) {
+  for (const bool async : {false, true}) {
+    ASSERT_TRUE(make({.chunk_tokens = 64,
+                      .run_ahead = async,
+                      .async = async,
+                      .recurrent = true,
+                      .double_buffered = async,
+                      .snapshots = 4}));
+    std::vector<Ask> asks = {{.prompt = ids(42, 1), .max_tokens = 6}};
+    const Outcome first = run(asks);
+    expect_all(asks, first);
+    EXPECT_EQ(first.cached[0], 0);
+    EXPECT_EQ(seen_.num_parts, 1);
+    EXPECT_EQ(kv().num_snapshots, 1);
+    const auto before = seen_.num_tokens;
+    const Outcome again = run(asks);
+    expect_all(asks, again);
+    EXPECT_EQ(again.cached[0], 32);
+    EXPECT_EQ(seen_.num_tokens - before, 10 + 5);
+    EXPECT_EQ(seen_.num_parts, 1);
+    // Where it is a prefix of another one.
+    asks[0].prompt.resize(60, 3);
+    const Outcome longer = run(asks);
+    expect_all(asks, longer);
+    EXPECT_EQ(longer.cached[0], 32);
+    EXPECT_EQ(kv().num_snapshots, 4) << "one at 40, where it leaves the first, one at 52, and of the answer one at 64";
+    EXPECT_EQ(kv().found_tokens, 64);
+  }
+}
+
+TEST_F(Sequences, PartsEndOnTheGridOfSnapshots) {
+  ASSERT_TRUE(make({.chunk_tokens = 22, .recurrent = true, .snapshots = 8}));
+  std::vector<Ask> asks = {{.prompt = ids(60, 1), .max_tokens = 2}};
+  expect_all(asks, run(asks));
+  EXPECT_EQ(seen_.part_ends, (std::vector<int>{16, 32, 52}));
+  EXPECT_EQ(kv().num_snapshots, 3);
+  for (const int length : {59, 40, 33, 30, 17, 16}) {
+    asks[0].prompt = ids(length, 1);
+    const Outcome out = run(asks);
+    expect_all(asks, out);
+    EXPECT_EQ(out.cached[0], length > 52 ? 52 : (length - 1) / 16 * 16) << length;
+  }
+}
+
+// The second turn of a talk goes on where the answer met the grid last.
+TEST_F(Sequences, AnAnswerKeepsItsLastSnapshot) {
+  for (const bool async : {false, true}) {
+    ASSERT_TRUE(make({.chunk_tokens = 64,
+                      .run_ahead = async,
+                      .async = async,
+                      .recurrent = true,
+                      .double_buffered = async,
+                      .snapshots = 8}));
+    std::vector<Ask> asks = {{.prompt = ids(20, 1), .max_tokens = 40}};
+    expect_all(asks, run(asks));
+    EXPECT_EQ(kv().num_snapshots, 2) << "at 12, and at 48";
+    for (const std::int32_t id : answer_of(asks[0], true)) asks[0].prompt.push_back(id);
+    const Outcome out = run(asks);
+    expect_all(asks, out);
+    EXPECT_EQ(out.cached[0], 48);
+  }
+}
+
+// What is computed is counted: n equal prompts are computed once up to the snapshot, and wait for it.
+TEST_F(Sequences, EqualPromptsWithStateThatComeTogetherAreComputedOnce) {
+  for (const bool async : {false, true}) {
+    for (const int chunk : {16, 64}) {
+      ASSERT_TRUE(make({.chunk_tokens = chunk,
+                        .run_ahead = async,
+                        .async = async,
+                        .recurrent = true,
+                        .double_buffered = async,
+                        .snapshots = 8}));
+      const std::vector<Ask> asks(6, Ask{.prompt = ids(41, 1), .max_tokens = 8});
+      const Outcome out = run(asks);
+      expect_all(asks, out);
+      EXPECT_EQ(out.cached, (std::vector<std::int64_t>{0, 32, 32, 32, 32, 32}));
+      EXPECT_EQ(seen_.num_tokens, 41 + 5 * 9 + 6 * 7);
+    }
+  }
+}
+
+// Nobody knew where they would part: the second one to come is cut there, and the others go on from it.
+TEST_F(Sequences, ASnapshotIsTakenWhereTextsPart) {
+  ASSERT_TRUE(make({.chunk_tokens = 128, .recurrent = true, .snapshots = 12, .snapshot_tokens = 32}));
+  std::vector<Ask> asks;
+  for (int i = 0; i < 6; ++i) {
+    asks.push_back({.prompt = ids(26, 1), .max_tokens = 3});
+    for (const std::int32_t id : ids(30, 10 + i)) asks.back().prompt.push_back(id);
+  }
+  const Outcome out = run(asks);
+  expect_all(asks, out);
+  EXPECT_EQ(out.cached, (std::vector<std::int64_t>{0, 0, 24, 24, 24, 24}));
+  EXPECT_EQ(kv().num_snapshots, 7) << "one at 24, and at 48 one of each";
+}
+
+TEST_F(Sequences, WhatWasSnappedLongestAgoGoesFirst) {
+  ASSERT_TRUE(make({.recurrent = true, .snapshots = 2, .snapshot_tokens = 64}));
+  const std::vector<Ask> a = {{.prompt = ids(28, 1)}}, b = {{.prompt = ids(28, 2)}}, c = {{.prompt = ids(28, 3)}};
+  expect_all(a, run(a)), expect_all(b, run(b));
+  EXPECT_EQ(run(a).cached[0], 20);
+  EXPECT_EQ(run(c).cached[0], 0);  // takes b's
+  EXPECT_EQ(kv().num_snapshots, 2);
+  const Outcome again = run(b);  // takes a's; its pages are there and of no use
+  expect_all(b, again);
+  EXPECT_EQ(again.cached[0], 0);
+  EXPECT_EQ(run(c).cached[0], 20);
+  EXPECT_EQ(run(a).cached[0], 0);
+  // Pages that go take their snapshots along.
+  ASSERT_TRUE(make({.kv_tokens = 32, .recurrent = true, .snapshots = 4, .snapshot_tokens = 64}));
+  expect_all(a, run(a)), expect_all(b, run(b));
+  EXPECT_EQ(kv().num_snapshots, 1);
+  EXPECT_EQ(run(b).cached[0], 20);
+  EXPECT_EQ(run(a).cached[0], 0);
+}
+
+TEST_F(Sequences, ARequestThatLostItsPagesGoesOnFromASnapshot) {
+  for (const bool async : {false, true}) {
+    ASSERT_TRUE(make({.kv_tokens = 64,
+                      .promised = 1,
+                      .run_ahead = async,
+                      .async = async,
+                      .recurrent = true,
+                      .double_buffered = async,
+                      .snapshots = 8}));
+    const std::vector<Ask> asks = {{.prompt = ids(25, 1), .max_tokens = 25}, {.prompt = ids(25, 2), .max_tokens = 25}};
+    expect_all(asks, run(asks));
+    EXPECT_GE(kv().num_preempted, 1);
+    EXPECT_GT(kv().num_snapshots, 0);
+  }
+}
+
 // A row that had begun and is not wanted any more leaves its label as it was.
 TEST_F(Sequences, ARowThatIsUndoneLeavesNoTrace) {
-  for (const bool recurrent : {false, true}) {
-    ASSERT_TRUE(make({.chunk_tokens = 10, .recurrent = recurrent}));
+  for (const int kind : {0, 1, 2}) {
+    const bool recurrent = kind > 0;
+    ASSERT_TRUE(
+        make({.chunk_tokens = 10, .recurrent = recurrent, .snapshots = kind == 2 ? 3 : 0, .snapshot_tokens = 8}));
     const DecoderDecl& d = *decoder_->declaration;
     auto& pool = static_cast<resource::PagedKvPool&>(*decoder_->resources->at(d.kv));
     const auto params = std::make_shared<decl::RequestParams>();
@@ -264,30 +405,74 @@ TEST_F(Sequences, ABodyWithoutIdsOrAStepWithoutAPageIsRefused) {
 
 TEST(SequenceRules, SayWhyNot) {
   decl::Decl d("m");
-  const auto kv = d.resource(decl::PagedKv{.name = "kv", .labels = {"a"}, .prefix_cache = true});
-  const auto forked = d.resource(decl::PagedKv{.name = "forked", .labels = {"a", "b"}, .prefix_cache = true});
-  const auto hybrid = d.resource(decl::PagedKv{.name = "hybrid", .prefix_cache = true});
-  const auto whole = d.resource(decl::PagedKv{.name = "whole", .prefix_cache = true});
-  const auto state = d.resource(decl::RecurrentState{.name = "state"});
-  const auto latents = d.resource(decl::PagedKv{.name = "beside latents", .prefix_cache = true});
+  const auto add = [&](const char* name, std::vector<std::string> labels = {"main"}) {
+    return d.resource(
+        decl::PagedKv{.name = name, .page_tokens = 16, .labels = std::move(labels), .prefix_cache = true});
+  };
+  const auto use = [&](const char* name, std::vector<decl::ResourceRef> uses, bool in_parts = true) {
+    d.component(decl::DeviceComponent{.name = name, .uses = std::move(uses), .chunked_prefill = in_parts});
+  };
+  const auto kv = add("kv", {"a"}), forked = add("forked", {"a", "b"}), whole = add("whole"), latents = add("latents");
   const auto off = d.resource(decl::PagedKv{.name = "off"});
-  d.component(decl::DeviceComponent{.name = "one", .uses = {kv}, .chunked_prefill = true});
-  d.component(decl::DeviceComponent{.name = "two", .uses = {forked}, .chunked_prefill = true});
-  d.component(decl::DeviceComponent{.name = "three", .uses = {hybrid, state}, .chunked_prefill = true});
-  d.component(decl::DeviceComponent{.name = "four", .uses = {whole}});
-  const auto latent = d.resource(decl::Latents{.name = "latents"});
-  d.component(decl::DeviceComponent{.name = "five", .uses = {latents, latent}, .chunked_prefill = true});
-  d.component(decl::DeviceComponent{.name = "six", .uses = {off}, .chunked_prefill = true});
-  EXPECT_TRUE(!sequence_rules(d, latents).on_demand && !sequence_rules(d, latents).prefix_cache);
-  EXPECT_TRUE(sequence_rules(d, off).on_demand && !sequence_rules(d, off).prefix_cache);
-  EXPECT_EQ(sequence_rules(d, off).why_not, "it is switched off");
-  EXPECT_TRUE(sequence_rules(d, kv).on_demand && sequence_rules(d, kv).prefix_cache);
-  EXPECT_EQ(sequence_rules(d, kv).why_not, "");
-  EXPECT_TRUE(!sequence_rules(d, forked).on_demand && sequence_rules(d, forked).prefix_cache);
-  EXPECT_TRUE(sequence_rules(d, hybrid).on_demand && !sequence_rules(d, hybrid).prefix_cache);
-  EXPECT_EQ(sequence_rules(d, hybrid).why_not, "'three' keeps 'state' beside it, of which no snapshots are taken yet");
-  EXPECT_TRUE(!sequence_rules(d, whole).on_demand && !sequence_rules(d, whole).prefix_cache);
-  EXPECT_EQ(sequence_rules(d, whole).why_not, "'four' takes its inputs whole");
+  use("one", {kv});
+  use("two", {forked});
+  use("three", {whole}, false);
+  use("four", {latents, d.resource(decl::Latents{.name = "noise"})});
+  use("five", {off});
+  const auto rules = [&](decl::ResourceRef ref) { return sequence_rules(d, ref); };
+  EXPECT_TRUE(!rules(latents).on_demand && !rules(latents).prefix_cache);
+  EXPECT_EQ(rules(latents).why_not, "'four' keeps 'noise' beside it, of which no snapshots are taken");
+  EXPECT_TRUE(rules(off).on_demand && !rules(off).prefix_cache);
+  EXPECT_EQ(rules(off).why_not, "it is switched off");
+  EXPECT_TRUE(rules(kv).on_demand && rules(kv).prefix_cache);
+  EXPECT_EQ(rules(kv).why_not, "");
+  EXPECT_EQ(rules(kv).state_snapshots, 0);
+  EXPECT_TRUE(!rules(forked).on_demand && rules(forked).prefix_cache);
+  EXPECT_TRUE(!rules(whole).on_demand && !rules(whole).prefix_cache);
+  EXPECT_EQ(rules(whole).why_not, "'three' takes its inputs whole");
+}
+
+TEST(SequenceRules, StatesNeedSnapshotsThatBelongToTheText) {
+  decl::Decl d("m");
+  const auto kv_of = [&](const char* name, std::vector<std::string> labels = {"main"}) {
+    return d.resource(
+        decl::PagedKv{.name = name, .page_tokens = 16, .labels = std::move(labels), .prefix_cache = true});
+  };
+  const auto state_of = [&](const char* name, int snapshots, int grid = 64) {
+    return d.resource(decl::RecurrentState{.name = name, .snapshots = snapshots, .snapshot_tokens = grid});
+  };
+  const auto use = [&](const char* name, std::vector<decl::ResourceRef> uses) {
+    d.component(decl::DeviceComponent{.name = name, .uses = std::move(uses), .chunked_prefill = true});
+  };
+  const auto rules = [&](decl::ResourceRef ref) { return sequence_rules(d, ref); };
+  const auto good = kv_of("good"), bare = kv_of("bare"), odd = kv_of("odd"), forked = kv_of("forked", {"a", "b"});
+  const auto mixed = kv_of("mixed"), grids = kv_of("grids"), shared = kv_of("shared");
+  use("a", {good, state_of("conv", 7), state_of("rule", 5)});
+  EXPECT_TRUE(rules(good).on_demand && rules(good).prefix_cache);
+  EXPECT_EQ(rules(good).state_snapshots, 5);
+  EXPECT_EQ(rules(good).snapshot_tokens, 64);
+  const auto say = [&](decl::ResourceRef ref, bool on_demand, const std::string& why) {
+    EXPECT_EQ(rules(ref).why_not, why);
+    EXPECT_FALSE(rules(ref).prefix_cache);
+    EXPECT_EQ(rules(ref).on_demand, on_demand);
+    EXPECT_EQ(rules(ref).state_snapshots, 0);
+  };
+  use("b", {bare, state_of("s", 0)});
+  say(bare, true, "'b' keeps 's' beside it, of which no snapshots are taken");
+  use("c", {odd, state_of("t", 3, 24)});
+  say(odd, true, "'c' keeps 't' beside it on a grid of 24 tokens, not of pages of 16");
+  use("d", {forked, state_of("u", 3)});
+  say(forked, false, "'d' keeps 'u' beside it, which forks");
+  use("e", {mixed});
+  use("f", {mixed, state_of("v", 3)});
+  say(mixed, true, "'e' and 'f' keep different state beside it");
+  use("g", {grids, state_of("w", 3), state_of("x", 3, 32)});
+  say(grids, true, "'g' keeps 'x' beside it on a grid of its own");
+  const auto state = state_of("y", 3);
+  use("h", {shared, state});
+  EXPECT_TRUE(rules(shared).prefix_cache);
+  use("i", {state});
+  say(shared, true, "'h' keeps 'y' beside it, which 'i' changes without it");
 }
 
 }  // namespace

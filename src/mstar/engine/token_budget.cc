@@ -5,9 +5,12 @@
 
 namespace mstar::engine {
 
-int largest_part(const TokenWish& row, int tokens, int grain) {
+int largest_part(const TokenWish& row, int tokens, const StepBudget& budget) {
   if (row.tokens <= tokens) return row.tokens;
-  return std::max(0, (row.begin + tokens) / grain * grain - row.begin);
+  const int end = row.begin + tokens;
+  if (budget.grid > 0 && end / budget.grid * budget.grid > row.begin)
+    return end / budget.grid * budget.grid - row.begin;
+  return std::max(0, end / budget.grain * budget.grain - row.begin);
 }
 
 namespace {
@@ -31,7 +34,7 @@ std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget&
   for (std::size_t i = 0; i < rows.size(); ++i)
     if (rows[i].tokens > 1) longer.push_back(i);
   const auto take_more = [&](std::size_t i) {
-    const int more = largest_part({rows[i].begin + out[i], rows[i].tokens - out[i]}, left, budget.grain);
+    const int more = largest_part(rows[i], out[i] + left, budget) - out[i];
     if (more == 0 || (out[i] == 0 && rows_left == 0)) return;
     rows_left -= out[i] == 0;
     out[i] += more;
@@ -58,7 +61,7 @@ std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget&
     const TokenWish& row = rows[by_wish[k]];
     const int share = std::min(row.tokens, unshared / static_cast<int>(by_wish.size() - k));
     unshared -= share;
-    out[by_wish[k]] = largest_part(row, share, budget.grain);
+    out[by_wish[k]] = largest_part(row, share, budget);
   }
   rows_left -= static_cast<int>(longer.size());
   for (const std::size_t i : longer) {

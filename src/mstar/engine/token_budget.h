@@ -8,23 +8,25 @@ namespace mstar::engine {
 
 struct TokenWish {
   int begin = 0;   // position of the row's next token
-  int tokens = 0;  // that it has left, at least 1
+  int tokens = 0;  // that it has left, or that it wants to run now; at least 1
 };
 struct StepBudget {
   int tokens = 0;
   int rows = 0;
   int grain = 1;  // at most `tokens`; what does not end a row ends at a multiple of it
+  int grid = 0;   // > 0: a multiple of the grain; parts that reach a multiple of it end at one
   // Longer rows join the step, the first ones first, as long as each of them gets this much or all that it wants:
   // prompts that come together are then done one after the other, not all of them at the end.
   int least_share = 1;
 };
 
 // Tokens of each row, 0 for those that wait. Rows of one token come first, but for a grain and a row if there are
-// longer ones; those that join share the rest max-min fairly: nobody gets more than he wants, and nobody less than
-// another who got a part. What rounding leaves goes to the first that can use it. Never all 0. Cost: O(n log n).
+// longer ones; those that join share the rest max-min fairly: nobody gets more than he wants, and but for the rounding
+// nobody less than another who got a part. What rounding leaves goes to the first that can use it. Never all 0. Cost:
+// O(n log n).
 std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget& budget);
 
-// The most that the row can take of `tokens`: all that it has left, or up to a multiple of the grain.
-int largest_part(const TokenWish& row, int tokens, int grain);
+// The most that the row can take of `tokens`: all that it wants, or up to a multiple of the grid or else of the grain.
+int largest_part(const TokenWish& row, int tokens, const StepBudget& budget);
 
 }  // namespace mstar::engine

@@ -39,6 +39,21 @@ TEST(TokenBudget, PartsEndAtMultiplesOfTheGrainWhereverTheyBegin) {
   EXPECT_EQ(share_tokens(std::vector<TokenWish>{{5, 20}}, {.tokens = 30, .rows = 1, .grain = 16}), (Shares{20}));
 }
 
+TEST(TokenBudget, PartsThatReachTheGridEndThere) {
+  const auto share = [](TokenWish row, int tokens) {
+    return share_tokens(std::vector<TokenWish>{row}, {.tokens = tokens, .rows = 4, .grain = 4, .grid = 16}).front();
+  };
+  EXPECT_EQ(share({0, 100}, 30), 16);
+  EXPECT_EQ(share({0, 100}, 47), 32);
+  EXPECT_EQ(share({0, 100}, 15), 12) << "it does not reach it";
+  EXPECT_EQ(share({12, 100}, 15), 4);
+  EXPECT_EQ(share({16, 100}, 15), 12);
+  EXPECT_EQ(share({0, 30}, 30), 30) << "all that it wants";
+  // What the rounding leaves is the next one's.
+  const std::vector<TokenWish> two = {{0, 100}, {0, 100}};
+  EXPECT_EQ(share_tokens(two, {.tokens = 60, .rows = 4, .grain = 4, .grid = 16}), (Shares{32, 16}));
+}
+
 TEST(TokenBudget, LongerRowsAreNotStarvedByRowsOfOneToken) {
   std::vector<TokenWish> rows(40, {9, 1});
   rows.push_back({0, 64});
@@ -53,7 +68,8 @@ TEST(TokenBudget, NeverOverNeverEmptyNeverLessThanAFairShareButForRounding) {
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   for (int round = 0; round < 3000; ++round) {
     const int grain = 1 << below(5);
-    const StepBudget budget{.tokens = grain + below(200), .rows = 1 + below(10), .grain = grain};
+    const int grid = below(2) ? 0 : grain << below(3);
+    const StepBudget budget{.tokens = grain + below(200), .rows = 1 + below(10), .grain = grain, .grid = grid};
     std::vector<TokenWish> rows;
     for (int i = 0; i < 1 + below(14); ++i)
       rows.push_back({below(4) ? below(9) * grain : below(100), below(2) ? 1 : 1 + below(150)});
@@ -64,7 +80,10 @@ TEST(TokenBudget, NeverOverNeverEmptyNeverLessThanAFairShareButForRounding) {
       num_rows += shares[i] > 0;
       num_longer += rows[i].tokens > 1;
       ASSERT_LE(shares[i], rows[i].tokens);
-      ASSERT_TRUE(shares[i] == 0 || shares[i] == rows[i].tokens || (rows[i].begin + shares[i]) % grain == 0);
+      const int end = rows[i].begin + shares[i];
+      ASSERT_TRUE(shares[i] == 0 || shares[i] == rows[i].tokens || end % grain == 0);
+      const bool reaches_grid = grid > 0 && end / grid * grid > rows[i].begin;
+      ASSERT_TRUE(!reaches_grid || shares[i] == rows[i].tokens || end % grid == 0);
     }
     ASSERT_LE(sum, budget.tokens);
     ASSERT_LE(num_rows, budget.rows);
@@ -73,7 +92,7 @@ TEST(TokenBudget, NeverOverNeverEmptyNeverLessThanAFairShareButForRounding) {
     const int fair = (budget.tokens - static_cast<int>(rows.size()) + num_longer) / num_longer;
     for (std::size_t i = 0; i < rows.size(); ++i)
       if (rows[i].tokens > 1) {
-        ASSERT_GT(shares[i], std::min(rows[i].tokens, fair) - grain) << round;
+        ASSERT_GT(shares[i], std::min(rows[i].tokens, fair) - std::max(grain, grid)) << round;
       }
   }
 }

@@ -40,7 +40,8 @@ Result<std::unique_ptr<PagedKvPool>> PagedKvPool::create(const decl::PagedKv& sp
                                                      heads_of(spec, limits), dim_of(spec)}));
   pool->num_owners_.resize(static_cast<std::size_t>(pool->num_pages_));
   for (int page = pool->num_pages_ - 1; page > 0; --page) pool->free_.push_back(page);
-  if (spec.prefix_cache && limits.prefix_cache) pool->index_.emplace(spec.page_tokens, pool->num_pages_);
+  if (spec.prefix_cache && limits.prefix_cache)
+    pool->index_.emplace(spec.page_tokens, pool->num_pages_, limits.state_snapshots);
   for (Slot& slot : pool->slots_) {
     const std::size_t rows = static_cast<std::size_t>(limits.max_rows);
     const std::size_t counts[] = {rows, rows + 1, static_cast<std::size_t>(limits.max_tokens),
@@ -82,6 +83,7 @@ void PagedKvPool::Sequence::forget() {
   num_new_in_flight = num_sealed = 0;
   opaque = false;
   cut.reset();
+  snapshot_at = last_snapshot = answer_snapshot = 0;
 }
 
 bool PagedKvPool::Sequence::end_oldest() {
@@ -157,9 +159,10 @@ Status PagedKvPool::plan(const StepRows& rows, Stream stream) {
   return ok_status();
 }
 
-void PagedKvPool::commit(const StepRow& row, std::span<const std::int32_t> ids) {
+int PagedKvPool::commit(const StepRow& row, std::span<const std::int32_t> ids) {
+  int snapshot = -1;
   Sequence* const sequence = find(row);
-  if (!sequence) return;
+  if (!sequence) return snapshot;
   Request& request = requests_.at(row.request);
   end_building(request);
   if (!sequence->end_oldest()) {
@@ -172,9 +175,11 @@ void PagedKvPool::commit(const StepRow& row, std::span<const std::int32_t> ids) 
     } else if (!sequence->opaque) {
       sequence->text.insert(sequence->text.end(), ids.begin(), ids.end());
       seal(request, *sequence);
+      snapshot = take_snapshot(*sequence, row.demand);
     }
   }
   settle(request);
+  return snapshot;
 }
 
 void PagedKvPool::rollback(const StepRow& row) {
@@ -227,7 +232,8 @@ Usage PagedKvPool::usage() const {
           .bytes = storage_.bytes(),
           .cached = index_ ? index_->num_idle() : 0,
           .num_preempted = num_preempted_,
-          .found_tokens = found_tokens_};
+          .found_tokens = found_tokens_,
+          .num_snapshots = index_ ? index_->num_snapshots() : 0};
 }
 
 PagedKvView PagedKvPool::view(int layer, int slot) const {

@@ -1,6 +1,7 @@
 // Paged keys and values of a decoder: one list of pages per (request, label), page 0 is the sink of padding rows.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,8 @@ struct OpenRow {
   int begin = 0;        // tokens that stand before those that run next
   int num_missing = 0;  // tokens of the label's text from there on, to be computed again before the row's own
   int num_found = 0;    // of the row's own tokens, the first: they stand now, found in the cache
+  int snapshot = -1;    // what the state beside the pages is to be restored from before the row runs; -1: it stands
+  int cut_at = 0;       // the part that runs next must not go beyond, for a snapshot is to be taken there; 0: anywhere
 };
 
 // A fork shares pages; a page is copied when one of its owners is about to write into it, or when the prefix cache
@@ -38,6 +41,12 @@ struct OpenRow {
 // A label whose rows tell their ids has a text. Its full pages are put into a PrefixIndex (where the resource has a
 // prefix cache), for other requests with the same text and salt; they stay there when their owners are gone, until
 // their memory is asked for.
+//
+// Where other state follows the tokens (PoolLimits::state_snapshots > 0), pages alone are not enough to go on from. The
+// index then gives some pages the number of a snapshot of that state, and a row takes over pages up to the last one
+// that has one. Snapshots are taken where rows end at a multiple of snapshot_tokens, which parts of prompts like to do
+// (token_budget.h), and where a part is cut for them (OpenRow::cut_at): where a text leaves another one that goes on
+// differently, and near the end of a prompt. Each of these must be snapshot_tokens / 4 from the one before.
 //
 // Claims: a request gets its worst case when it is added. With PoolLimits::on_demand it gets nothing but, at its first
 // row, the promise of pages for its prompt and the first tokens of its answer, beside those promised to others; pages
@@ -56,7 +65,7 @@ class PagedKvPool final : public Resource {
   void withdraw(const StepRow& row) override;
   Status plan(const StepRows& rows, Stream stream) override;
   // Its tokens' ids are not told: the label has no text from now on.
-  void commit(const StepRow& row) override { commit(row, {}); }
+  void commit(const StepRow& row) override { commit(row, std::span<const std::int32_t>()); }
   void rollback(const StepRow& row) override;
   // Cost: O(pages) on the host; no bytes move.
   Status fork(RequestId request, int from_label, int to_label, Stream stream) override;
@@ -71,8 +80,9 @@ class PagedKvPool final : public Resource {
   Result<OpenRow> open(const SequenceRow& row);
   // A row that was opened and not admitted.
   void close(RequestId request);
-  // `ids` of the row's tokens but the recomputed ones.
-  void commit(const StepRow& row, std::span<const std::int32_t> ids);
+  // `ids` of the row's tokens but the recomputed ones. Returns the snapshot in which the state after these tokens is to
+  // be kept, or -1.
+  int commit(const StepRow& row, std::span<const std::int32_t> ids);
   // Valid until the label's next commit.
   std::span<const std::int32_t> text(RequestId request, int label) const;
   // Tokens of the label, those in flight and those to be computed again too.
@@ -81,6 +91,8 @@ class PagedKvPool final : public Resource {
   // false those before are computed again: there is other state beside them, which cannot be cut short.
   void truncate(RequestId request, int label, int length, bool keep_pages);
   int page_tokens() const { return spec_.page_tokens; }
+  // The grid of snapshots; a page where there are none.
+  int snapshot_grid() const { return keeps_state() ? limits_.snapshot_tokens : spec_.page_tokens; }
 
   // Keys and values of one layer for the rows planned in `slot`, lengths counting this step's tokens.
   PagedKvView view(int layer, int slot) const;
@@ -92,8 +104,8 @@ class PagedKvPool final : public Resource {
   // Forgets the tokens of a label but keeps the claim (a new window starts). Rows in flight end without a trace.
   void clear(RequestId request, int label = 0);
   int free_pages() const { return static_cast<int>(free_.size()); }
-  // Whether free, owned and cached pages are all there are, each only once, and owned as often as sequences hold it.
-  // For tests and quiescent points. Cost: O(pages).
+  // Whether free, owned and cached pages are all there are, each only once, and owned as often as sequences hold it;
+  // and likewise snapshots. For tests and quiescent points. Cost: O(pages).
   bool adds_up() const;
 
  private:
@@ -112,7 +124,10 @@ class PagedKvPool final : public Resource {
       int length = 0;
       bool keep_pages = true;
     };
-    std::optional<Cut> cut;  // to come
+    std::optional<Cut> cut;   // to come
+    int snapshot_at = 0;      // OpenRow::cut_at of the row that was opened last
+    int last_snapshot = 0;    // tokens before the last one that was taken or restored
+    int answer_snapshot = 0;  // likewise before the last one of single tokens
     void forget();
     // Whether the oldest row in flight is void; it leaves the flight either way.
     bool end_oldest();
@@ -130,6 +145,17 @@ class PagedKvPool final : public Resource {
     int num_pages() const;
     bool in_flight() const;
     bool opaque() const;
+  };
+  // Pages that continue a text.
+  struct Prefix {
+    std::vector<std::int32_t> pages;  // known ones, from the first that does not stand
+    int num_usable = 0;               // of them, the first: the row may take them over
+    bool is_branch = false;           // behind them others go on differently
+  };
+  // A page that an opened row or one in flight computes.
+  struct Building {
+    RequestId request;
+    int snapshot_at = 0;  // the next one that it may take, with state beside the pages; 0: none
   };
   enum Array { kLengths, kOffsets, kPositions, kPageTable };
   struct Slot {
@@ -166,10 +192,16 @@ class PagedKvPool final : public Resource {
   void copy_page(std::int32_t from, std::int32_t to);
 
   // ---- sequences (paged_kv_sequences.cc)
-  std::vector<std::int32_t> find_prefix(const Request& request, const Sequence& sequence, const SequenceRow& row) const;
+  Prefix find_prefix(const Request& request, const Sequence& sequence, const SequenceRow& row) const;
   std::vector<std::int32_t> page_ids(const Sequence& sequence, const SequenceRow& row, int page) const;
-  // Whether an older row computes the row's next page; else the row is known to.
-  bool waits_for_page(Request& request, const Sequence& sequence, const SequenceRow& row);
+  // Tokens of the label once the row has ended.
+  static int length_after(const Sequence& sequence, const SequenceRow& row) {
+    return static_cast<int>(sequence.text.size()) + row.num_tokens;
+  }
+  // Whether another row computes what the row needs next; else the row is known to.
+  bool waits_for_others(Request& request, const Sequence& sequence, const SequenceRow& row, const Prefix& prefix);
+  void take_over(Request& request, Sequence& sequence, const SequenceRow& row, const Prefix& prefix, int missing,
+                 OpenRow& out);
   void end_building(Request& request);
   Result<bool> promise(RequestId id, Request& request, const Sequence& sequence, const SequenceRow& row,
                        std::span<const std::int32_t> found);
@@ -179,6 +211,14 @@ class PagedKvPool final : public Resource {
   // What waited for the rows in flight.
   void settle(Request& request);
   void seal(const Request& request, Sequence& sequence);
+
+  // ---- snapshots of the state beside the pages (paged_kv_snapshots.cc)
+  bool keeps_state() const { return index_ && limits_.state_snapshots > 0; }
+  int least_gain() const { return std::max(spec_.page_tokens, limits_.snapshot_tokens / 4); }
+  // OpenRow::cut_at of a row that takes over the usable pages of the prefix.
+  int next_cut(const Sequence& sequence, const SequenceRow& row, const Prefix& prefix) const;
+  // Of what stands now; what commit returns.
+  int take_snapshot(Sequence& sequence, const RowDemand& demand);
 
   decl::PagedKv spec_;
   PoolLimits limits_;
@@ -190,8 +230,8 @@ class PagedKvPool final : public Resource {
   int claimed_pages_ = 0;
   std::unordered_map<RequestId, Request> requests_;
   std::vector<Slot> slots_;
-  std::optional<PrefixIndex> index_;                       // none: no prefix cache
-  std::unordered_map<std::uint64_t, RequestId> building_;  // pages that opened rows and rows in flight compute
+  std::optional<PrefixIndex> index_;  // none: no prefix cache
+  std::unordered_map<std::uint64_t, Building> building_;
   // Of this round. Before the one nobody younger takes pages, before the other nobody younger is promised any.
   RequestId first_waiting_, first_unpromised_;
   std::int64_t num_preempted_ = 0, found_tokens_ = 0;

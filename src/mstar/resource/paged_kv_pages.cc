@@ -83,7 +83,7 @@ bool PagedKvPool::adds_up() const {
     if (free ? owned || sealed : !owned && !sealed) return false;
     num_idle += !owned && sealed;
   }
-  return !is_free[0] && holders[0] == 0 && (!index_ || index_->num_idle() == num_idle);
+  return !is_free[0] && holders[0] == 0 && (!index_ || (index_->num_idle() == num_idle && index_->snapshots_add_up()));
 }
 
 void PagedKvPool::copy_page(std::int32_t from, std::int32_t to) {

@@ -41,29 +41,43 @@ Result<OpenRow> PagedKvPool::open(const SequenceRow& row) {
   const bool matches = index_ && !row.ahead && !sequence->opaque && sequence->num_in_flight == 0 &&
                        missing + row.num_tokens > 1 &&
                        sequence->committed_tokens == sequence->num_sealed * spec_.page_tokens;
-  std::vector<std::int32_t> found;
-  if (matches) found = find_prefix(request, *sequence, row);
-  MSTAR_TRY_ASSIGN(const bool promised, promise(row.request, request, *sequence, row, found));
+  Prefix prefix;
+  if (matches) prefix = find_prefix(request, *sequence, row);
+  MSTAR_TRY_ASSIGN(const bool promised,
+                   promise(row.request, request, *sequence, row,
+                           std::span(prefix.pages).first(static_cast<std::size_t>(prefix.num_usable))));
   if (!promised) return out;
-  for (const std::int32_t page : found) {
+  sequence->snapshot_at = matches ? next_cut(*sequence, row, prefix) : 0;
+  const bool waits = matches && waits_for_others(request, *sequence, row, prefix);
+  if (waits && keeps_state()) return out;  // perhaps there is a later snapshot then
+  take_over(request, *sequence, row, prefix, missing, out);
+  out.cut_at = sequence->snapshot_at;
+  out.ready = !waits;
+  return out;
+}
+
+void PagedKvPool::take_over(Request& request, Sequence& sequence, const SequenceRow& row, const Prefix& prefix,
+                            int missing, OpenRow& out) {
+  for (int i = 0; i < prefix.num_usable; ++i) {
+    const std::int32_t page = prefix.pages[static_cast<std::size_t>(i)];
     own_page(page);
-    sequence->pages.push_back(page);
+    sequence.pages.push_back(page);
   }
-  const int num_found = static_cast<int>(found.size()) * spec_.page_tokens;
-  sequence->num_sealed += static_cast<int>(found.size());
-  sequence->committed_tokens += num_found;
-  sequence->planned_tokens += num_found;
+  const int num_found = prefix.num_usable * spec_.page_tokens;
+  sequence.num_sealed += prefix.num_usable;
+  sequence.committed_tokens += num_found;
+  sequence.planned_tokens += num_found;
   out.num_found = std::max(0, num_found - missing);
   const auto own = row.ids.subspan(0, static_cast<std::size_t>(out.num_found));
-  sequence->text.insert(sequence->text.end(), own.begin(), own.end());
+  sequence.text.insert(sequence.text.end(), own.begin(), own.end());
   request.cached_tokens += out.num_found;
   found_tokens_ += out.num_found;
   out.num_missing = std::max(0, missing - num_found);
-  out.begin = sequence->planned_tokens;
-  const SequenceRow rest = {row.request, row.label, row.num_tokens - out.num_found,
-                            row.ids.subspan(static_cast<std::size_t>(out.num_found))};
-  out.ready = !(matches && waits_for_page(request, *sequence, rest));
-  return out;
+  out.begin = sequence.planned_tokens;
+  if (!keeps_state() || prefix.num_usable == 0) return;
+  out.snapshot = index_->snapshot_of(sequence.pages.back());
+  index_->use_snapshot(sequence.pages.back());
+  sequence.last_snapshot = sequence.committed_tokens;
 }
 
 // Ids of a page of text and row; fewer when they end before, or the host does not know them.
@@ -77,33 +91,53 @@ std::vector<std::int32_t> PagedKvPool::page_ids(const Sequence& sequence, const 
 }
 
 // Never the last token: the row is there for what comes of it.
-std::vector<std::int32_t> PagedKvPool::find_prefix(const Request& request, const Sequence& sequence,
-                                                   const SequenceRow& row) const {
-  std::vector<std::int32_t> found;
-  const int limit = static_cast<int>(sequence.text.size()) + row.num_tokens - 1;
+PagedKvPool::Prefix PagedKvPool::find_prefix(const Request& request, const Sequence& sequence,
+                                             const SequenceRow& row) const {
+  Prefix out;
   PrefixIndex::Node node = sequence.num_sealed ? index_->node_of(sequence.pages.back()) : request.root;
-  for (int page = sequence.num_sealed; (page + 1) * spec_.page_tokens <= limit; ++page) {
+  for (int page = sequence.num_sealed; (page + 1) * spec_.page_tokens < length_after(sequence, row); ++page) {
     const auto ids = page_ids(sequence, row, page);
     const std::int32_t next = index_->find(node, ids);
-    if (next == 0) break;
-    found.push_back(next);
+    if (next == 0) {
+      out.is_branch = !out.pages.empty() && index_->is_continued(out.pages.back());
+      break;
+    }
+    out.pages.push_back(next);
     node = index_->node_of(next);
+    if (!keeps_state() || index_->snapshot_of(next) >= 0) out.num_usable = static_cast<int>(out.pages.size());
   }
-  return found;
+  return out;
 }
 
-bool PagedKvPool::waits_for_page(Request& request, const Sequence& sequence, const SequenceRow& row) {
+// Without other state the row needs just the page behind those that are known. With it, known pages are computed again
+// from the last snapshot on, and who does that is worth waiting for when it takes one that helps the row.
+bool PagedKvPool::waits_for_others(Request& request, const Sequence& sequence, const SequenceRow& row,
+                                   const Prefix& prefix) {
   end_building(request);
-  const int page = sequence.num_sealed;
-  const auto ids = page_ids(sequence, row, page);
-  if (static_cast<int>(ids.size()) < spec_.page_tokens) return false;
-  const PrefixIndex::Node parent = page ? index_->node_of(sequence.pages.back()) : request.root;
-  const std::uint64_t key = index_->key(parent, ids);
-  if (building_.try_emplace(key, row.request).second) {
-    request.building = key;
-    return false;
+  const int first = sequence.num_sealed + prefix.num_usable;
+  const int frontier = sequence.num_sealed + static_cast<int>(prefix.pages.size());
+  const int before = sequence.num_sealed;
+  PrefixIndex::Node node = before ? index_->node_of(sequence.pages.back()) : request.root;
+  if (first > before) node = index_->node_of(prefix.pages[static_cast<std::size_t>(first - before - 1)]);
+  std::optional<std::uint64_t> own;
+  for (int page = first; page <= frontier; ++page) {
+    const auto ids = page_ids(sequence, row, page);
+    if (static_cast<int>(ids.size()) < spec_.page_tokens) break;
+    const std::uint64_t key = index_->key(node, ids);
+    if (page == first) own = key;
+    const bool is_known = page < frontier;
+    if (const auto other = building_.find(key); other != building_.end()) {
+      const int end = other->second.snapshot_at;
+      const int most = is_known ? frontier * spec_.page_tokens : length_after(sequence, row) - 1;
+      if (keeps_state() ? end > 0 && end <= most : (page + 1) * spec_.page_tokens <= most) return true;
+    }
+    if (is_known) node = index_->node_of(prefix.pages[static_cast<std::size_t>(page - before)]);
   }
-  return (page + 1) * spec_.page_tokens <= static_cast<int>(sequence.text.size()) + row.num_tokens - 1;
+  if (!own) return false;
+  const int grid = snapshot_grid(), cut = sequence.snapshot_at;
+  const int next = cut ? std::min(cut, (first * spec_.page_tokens / grid + 1) * grid) : 0;
+  if (building_.try_emplace(*own, Building{row.request, next}).second) request.building = own;
+  return false;
 }
 
 void PagedKvPool::end_building(Request& request) {
@@ -196,6 +230,7 @@ void PagedKvPool::preempt(Request& request) {
     }
     sequence.committed_tokens = sequence.planned_tokens = 0;
     sequence.num_sealed = 0;
+    sequence.snapshot_at = sequence.last_snapshot = sequence.answer_snapshot = 0;
   }
   end_building(request);
   request.promised = request.leaving = false;
@@ -212,6 +247,7 @@ void PagedKvPool::settle(Request& request) {
     const int stands = keep_pages || sequence.opaque ? std::min(sequence.committed_tokens, length) : 0;
     sequence.committed_tokens = sequence.planned_tokens = stands;
     sequence.num_sealed = std::min(sequence.num_sealed, stands / spec_.page_tokens);
+    sequence.snapshot_at = sequence.last_snapshot = sequence.answer_snapshot = 0;
     release_tail(sequence);
   }
   if (request.leaving && !request.in_flight()) preempt(request);

@@ -1,13 +1,18 @@
 #include "mstar/resource/prefix_index.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "mstar/base/check.h"
 
 namespace mstar::resource {
 
-PrefixIndex::PrefixIndex(int page_tokens, int num_pages)
-    : page_tokens_(page_tokens), pages_(static_cast<std::size_t>(num_pages)) {}
+PrefixIndex::PrefixIndex(int page_tokens, int num_pages, int num_snapshots)
+    : page_tokens_(page_tokens),
+      pages_(static_cast<std::size_t>(num_pages)),
+      snapshots_(static_cast<std::size_t>(num_snapshots)) {
+  for (int i = num_snapshots - 1; i >= 0; --i) free_snapshots_.push_back(i);
+}
 
 PrefixIndex::Node PrefixIndex::take_root(const std::string& salt) {
   Root& root = roots_[salt];
@@ -106,6 +111,7 @@ std::int32_t PrefixIndex::evict() {
   const std::int32_t page = leaves_.begin()->second;
   leaves_.erase(leaves_.begin());
   --num_idle_;
+  if (snapshot_of(page) >= 0) drop_snapshot(page);
   Page gone = std::move(at(page));
   at(page) = {};
   const auto [begin, end] = by_key_.equal_range(key(gone.parent, gone.ids));
@@ -117,6 +123,46 @@ std::int32_t PrefixIndex::evict() {
   page_of_.erase(gone.node);
   count_child(gone.parent, -1);
   return page;
+}
+
+int PrefixIndex::add_snapshot(std::int32_t page) {
+  MSTAR_CHECK(node_of(page) != kNone && snapshot_of(page) < 0 && !snapshots_.empty());
+  if (free_snapshots_.empty())
+    drop_snapshot(std::min_element(snapshots_.begin(), snapshots_.end(), [](const Snapshot& a, const Snapshot& b) {
+                    return a.used_at < b.used_at;
+                  })->page);
+  const int added = free_snapshots_.back();
+  free_snapshots_.pop_back();
+  snapshots_[static_cast<std::size_t>(added)] = {.page = page, .used_at = ++clock_};
+  return at(page).snapshot = added;
+}
+
+void PrefixIndex::use_snapshot(std::int32_t page) {
+  Snapshot& used = snapshots_[static_cast<std::size_t>(snapshot_of(page))];
+  used.used_at = ++clock_;
+  used.was_used = true;
+}
+
+bool PrefixIndex::was_used(std::int32_t page) const {
+  return snapshots_[static_cast<std::size_t>(snapshot_of(page))].was_used;
+}
+
+void PrefixIndex::drop_snapshot(std::int32_t page) {
+  const int dropped = std::exchange(at(page).snapshot, -1);
+  snapshots_[static_cast<std::size_t>(dropped)] = {};
+  free_snapshots_.push_back(dropped);
+}
+
+bool PrefixIndex::snapshots_add_up() const {
+  std::vector<int> named(snapshots_.size());
+  for (std::int32_t page = 0; page < static_cast<std::int32_t>(pages_.size()); ++page) {
+    const int snapshot = snapshot_of(page);
+    if (snapshot < 0) continue;
+    if (node_of(page) == kNone || snapshots_[static_cast<std::size_t>(snapshot)].page != page) return false;
+    ++named[static_cast<std::size_t>(snapshot)];
+  }
+  for (const int snapshot : free_snapshots_) ++named[static_cast<std::size_t>(snapshot)];
+  return std::all_of(named.begin(), named.end(), [](int count) { return count == 1; });
 }
 
 }  // namespace mstar::resource

@@ -14,13 +14,14 @@ namespace mstar::resource {
 // A node is a full page of one text; its parent is the page before it, and the root of a text is its salt. Ids are
 // compared at each step down, and a node's number is never used twice, so that what is found is the same text from its
 // beginning: no hash is trusted. A page without an owner stays until its memory is asked for; whoever owns a page owns
-// all those above it. Pure host logic; no errors. Cost of a step: O(page_tokens).
+// all those above it. Some pages have a snapshot: the number of a place, elsewhere, that holds what else a model keeps
+// after the page's last token. Pure host logic; no errors. Cost of a step: O(page_tokens); of a snapshot: O(snapshots).
 class PrefixIndex {
  public:
   using Node = std::uint64_t;
   static constexpr Node kNone = 0;
 
-  PrefixIndex(int page_tokens, int num_pages);
+  PrefixIndex(int page_tokens, int num_pages, int num_snapshots = 0);
 
   // The root of texts with this salt, held until it is let go as often as it was taken.
   Node take_root(const std::string& salt);
@@ -32,6 +33,8 @@ class PrefixIndex {
   Node add(Node parent, std::span<const std::int32_t> ids, std::int32_t page);
   // Of a page; kNone when it is not in the tree.
   Node node_of(std::int32_t page) const { return pages_[static_cast<std::size_t>(page)].node; }
+  // Whether other pages continue it.
+  bool is_continued(std::int32_t page) const { return pages_[static_cast<std::size_t>(page)].num_children > 0; }
   // What tells a place below `parent` from others, nearly always.
   std::uint64_t key(Node parent, std::span<const std::int32_t> ids) const;
 
@@ -41,12 +44,27 @@ class PrefixIndex {
   // Forgets the idle page that has rested longest of those that nothing continues; 0 when there is none.
   std::int32_t evict();
 
+  // ---- snapshots, numbered from 0
+  // Of a page; -1: it has none.
+  int snapshot_of(std::int32_t page) const { return pages_[static_cast<std::size_t>(page)].snapshot; }
+  // Gives a page of the tree, that has none, the number of a free one or else of the one that was used longest ago.
+  int add_snapshot(std::int32_t page);
+  // It was found by another text, or again: it is the last to go.
+  void use_snapshot(std::int32_t page);
+  // Whether it has been since it was added.
+  bool was_used(std::int32_t page) const;
+  void drop_snapshot(std::int32_t page);
+  int num_snapshots() const { return static_cast<int>(snapshots_.size() - free_snapshots_.size()); }
+  // Whether each is free or of one page of the tree that names it. Cost: O(pages).
+  bool snapshots_add_up() const;
+
  private:
   struct Page {
     Node node = kNone;
     Node parent = kNone;
     std::vector<std::int32_t> ids;
     int num_children = 0;
+    int snapshot = -1;
     bool idle = false;
     std::uint64_t rests_since = 0;
   };
@@ -54,6 +72,11 @@ class PrefixIndex {
     Node node = kNone;
     int num_holders = 0;
     int num_children = 0;
+  };
+  struct Snapshot {
+    std::int32_t page = 0;  // 0: free
+    std::uint64_t used_at = 0;
+    bool was_used = false;
   };
   Page& at(std::int32_t page) { return pages_[static_cast<std::size_t>(page)]; }
   void count_child(Node parent, int by);
@@ -69,6 +92,8 @@ class PrefixIndex {
   std::unordered_map<std::string, Root> roots_;
   std::unordered_map<Node, std::string> salt_of_;
   std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;  // idle ones, the longest at rest first
+  std::vector<Snapshot> snapshots_;
+  std::vector<int> free_snapshots_;
   Node last_node_ = kNone;
   std::uint64_t clock_ = 0;
   int num_idle_ = 0;

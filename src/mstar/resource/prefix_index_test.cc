@@ -60,14 +60,66 @@ TEST(PrefixIndex, EvictsLeavesThatHaveRestedLongest) {
   EXPECT_EQ(index.num_idle(), 0);
 }
 
-// Beside a map from whole texts to pages.
+TEST(PrefixIndex, SnapshotsGoInTheOrderOfTheirUseAndWithTheirPages) {
+  PrefixIndex index(1, 10, 2);
+  const auto root = index.take_root("");
+  for (int page = 1; page <= 4; ++page) index.add(root, Ids{page}, page);
+  EXPECT_EQ(index.snapshot_of(1), -1);
+  EXPECT_EQ(index.add_snapshot(1), 0);
+  EXPECT_EQ(index.add_snapshot(2), 1);
+  EXPECT_EQ(index.num_snapshots(), 2);
+  EXPECT_FALSE(index.was_used(1));
+  index.use_snapshot(1);
+  EXPECT_TRUE(index.was_used(1));
+  EXPECT_EQ(index.add_snapshot(3), 1);
+  EXPECT_EQ(index.snapshot_of(2), -1);
+  EXPECT_EQ(index.snapshot_of(1), 0);
+  index.drop_snapshot(1);
+  EXPECT_EQ(index.num_snapshots(), 1);
+  EXPECT_EQ(index.add_snapshot(4), 0);
+  index.set_idle(3, true);
+  EXPECT_EQ(index.evict(), 3);
+  EXPECT_EQ(index.snapshot_of(3), -1);
+  EXPECT_EQ(index.num_snapshots(), 1);
+  EXPECT_TRUE(index.snapshots_add_up());
+}
+
+// Beside a map from whole texts to pages, and one from pages to snapshots.
 TEST(PrefixIndex, AgreesWithAMapOfWholeTexts) {
   std::mt19937 random(3);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   constexpr int kPages = 40;
-  PrefixIndex index(2, kPages + 1);
+  constexpr int kSnapshots = 6;
+  PrefixIndex index(2, kPages + 1, kSnapshots);
   const auto root = index.take_root("");
   std::map<Ids, std::int32_t> shadow;
+  struct Snapshot {
+    int number = 0;
+    std::int64_t used_at = 0;
+  };
+  std::map<std::int32_t, Snapshot> snapshots;
+  const auto snap = [&](std::int32_t page, std::int64_t now) {
+    if (const auto it = snapshots.find(page); it != snapshots.end()) {
+      ASSERT_EQ(index.snapshot_of(page), it->second.number);
+      if (below(4) == 0) {
+        index.drop_snapshot(page);
+        snapshots.erase(it);
+      } else {
+        index.use_snapshot(page);
+        it->second.used_at = now;
+      }
+      return;
+    }
+    ASSERT_EQ(index.snapshot_of(page), -1);
+    if (snapshots.size() == kSnapshots)
+      snapshots.erase(std::min_element(snapshots.begin(), snapshots.end(), [](const auto& a, const auto& b) {
+        return a.second.used_at < b.second.used_at;
+      }));
+    const int number = index.add_snapshot(page);
+    for (const auto& [other, each] : snapshots) ASSERT_NE(each.number, number) << other;
+    ASSERT_TRUE(number >= 0 && number < kSnapshots);
+    snapshots[page] = {number, now};
+  };
   std::map<std::int32_t, std::int64_t> rests;
   std::vector<std::int32_t> free;
   for (int page = kPages; page > 0; --page) free.push_back(page);
@@ -84,6 +136,7 @@ TEST(PrefixIndex, AgreesWithAMapOfWholeTexts) {
       ASSERT_EQ(found, known == shadow.end() ? 0 : known->second);
       if (found) {
         node = index.node_of(found);
+        if (below(3) == 0) snap(found, ++clock);
         if (below(2)) {
           index.set_idle(found, true);
           rests.try_emplace(found, ++clock);
@@ -107,6 +160,7 @@ TEST(PrefixIndex, AgreesWithAMapOfWholeTexts) {
         if (expected) {
           ++num_evicted;
           rests.erase(expected);
+          snapshots.erase(expected);
           std::erase_if(shadow, [&](const auto& each) { return each.second == expected; });
           free.push_back(expected);
         }
@@ -118,6 +172,8 @@ TEST(PrefixIndex, AgreesWithAMapOfWholeTexts) {
       shadow[text] = page;
     }
     ASSERT_EQ(index.num_idle(), static_cast<int>(rests.size()));
+    ASSERT_EQ(index.num_snapshots(), static_cast<int>(snapshots.size()));
+    ASSERT_TRUE(index.snapshots_add_up());
   }
   EXPECT_GT(num_evicted, 500);
 }

@@ -34,7 +34,8 @@ struct Maker {
   }
   Result<std::unique_ptr<Resource>> operator()(const decl::RecurrentState& s) const {
     return upcast(StateSlots::create(s.name, s.tensors, static_cast<int>(s.labels.size()), limits, device,
-                                     s.double_buffered ? StateUpdate::double_buffered : StateUpdate::in_place));
+                                     s.double_buffered ? StateUpdate::double_buffered : StateUpdate::in_place,
+                                     s.snapshots));
   }
   template <class Other>
   Result<std::unique_ptr<Resource>> operator()(const Other& s) const {
@@ -49,7 +50,8 @@ struct Sizer {
   std::size_t operator()(const decl::Latents& s) const { return StateSlots::planned_bytes(s.tensors, 1, limits); }
   std::size_t operator()(const decl::RecurrentState& s) const {
     return StateSlots::planned_bytes(s.tensors, static_cast<int>(s.labels.size()), limits,
-                                     s.double_buffered ? StateUpdate::double_buffered : StateUpdate::in_place);
+                                     s.double_buffered ? StateUpdate::double_buffered : StateUpdate::in_place,
+                                     s.snapshots);
   }
   template <class Other>
   std::size_t operator()(const Other&) const {

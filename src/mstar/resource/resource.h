@@ -25,7 +25,7 @@ struct RowDemand {
   bool restart = false;    // forgets the label's earlier tokens first (a new window of the same request)
   // Set by the engine for components with chunked_prefill.
   int recomputed = 0;        // of `tokens`, the first: the label's text held them already, their pages were taken away
-  bool starts_over = false;  // recurrent state too begins again: these tokens are the label's first, computed again
+  bool starts_over = false;  // recurrent state begins from zeros: these tokens are the label's first
   bool ends = true;          // the row's last token is among them; before, there are no outputs and nothing is sampled
 };
 
@@ -61,6 +61,7 @@ struct Usage {
   std::int64_t cached = 0;         // pages that no request owns, kept for prompts that begin as they do
   std::int64_t num_preempted = 0;  // so often a request's pages were taken away for an older one
   std::int64_t found_tokens = 0;   // prompt tokens that were not computed, for the cache held them
+  std::int64_t num_snapshots = 0;  // of recurrent state, kept for texts that go on from there
 };
 
 // Plan slots of one component: a step is planned while the one before it runs. Components that share a resource each
@@ -112,7 +113,10 @@ struct PoolLimits {
   // ---- of paged KV
   bool prefix_cache = true;          // false: also where the resource declares one
   int promised_answer_tokens = 256;  // of a request's answer, that must find room beside its prompt before it begins
-  bool on_demand = false;            // set by engine::ResourceSet (see PagedKvPool)
+  // Set by engine::ResourceSet, from the declaration (see PagedKvPool).
+  bool on_demand = false;
+  int state_snapshots = 0;  // > 0: other state follows the tokens, and so many copies of it are kept
+  int snapshot_tokens = 0;  // at multiples of them
 };
 
 // Device bytes that make_resource would allocate, for the memory plan.

@@ -420,5 +420,57 @@ TEST_F(ResourceTest, DoubleBufferedStateIsTakenBackWithTheRow) {
   for (std::int64_t slot = 0; slot < pool.tensor(0).dim(0); ++slot) EXPECT_EQ(cell(static_cast<std::int32_t>(slot)), 0);
 }
 
+// Whichever of the two buffers holds it: the state after what was committed, also while a row ahead is in flight.
+TEST_F(ResourceTest, StatesAreSavedAndRestored) {
+  for (const auto update : {StateUpdate::in_place, StateUpdate::double_buffered}) {
+    const bool doubled = update == StateUpdate::double_buffered;
+    auto made =
+        StateSlots::create("s", {{"x", {2}, DType::i32}, {"y", {1}, DType::f32}}, 1, kLimits, *device_, update, 2);
+    ASSERT_TRUE(made);
+    StateSlots& pool = **made;
+    const auto x = [&](std::int32_t slot) -> std::int32_t& { return pool.tensor(0).at(slot).data<std::int32_t>()[1]; };
+    const auto y = [&](std::int32_t slot) -> float& { return *pool.tensor(1).at(slot).data<float>(); };
+    const auto launch = [&](const StepRow& each, std::int32_t number) {
+      ASSERT_TRUE(pool.admit(each));
+      plan(pool, {each}, 0);
+      const std::int32_t from = pool.read_index_on_host(0)[0], to = pool.write_index_on_host(0)[0];
+      x(to) = x(from) + number;
+      y(to) = y(from) + static_cast<float>(number);
+    };
+    for (const int id : {1, 2}) ASSERT_TRUE(pool.add_request(RequestId(static_cast<std::uint64_t>(id)), {}));
+    const StepRow first = row(1, {.tokens = 1}), second = row(2, {.tokens = 1});
+    launch(first, 5);
+    pool.commit(first);
+    pool.save(RequestId(1), 0, 0, {});
+    launch(first, 70);
+    if (doubled) launch(first, 900);  // ahead
+    pool.commit(first);
+    pool.save(RequestId(1), 0, 1, {});
+    if (doubled) pool.rollback(first);
+    pool.restore(RequestId(2), 0, 1, {});
+    launch(second, 1000);
+    EXPECT_EQ(x(pool.write_index_on_host(0)[0]), 1075);
+    EXPECT_EQ(y(pool.write_index_on_host(0)[0]), 1075);
+    pool.commit(second);
+    pool.restore(RequestId(2), 0, 0, {});
+    launch(second, 2000);
+    EXPECT_EQ(x(pool.write_index_on_host(0)[0]), 2005);
+    pool.commit(second);
+    StepRow again = second;
+    again.demand.starts_over = true;
+    launch(again, 3000);
+    EXPECT_EQ(x(pool.write_index_on_host(0)[0]), 3000);
+    pool.commit(again);
+    pool.remove_request(RequestId(1));
+    pool.save(RequestId(1), 0, 0, {});  // it is gone: the snapshot stays
+    pool.restore(RequestId(1), 0, 0, {});
+    pool.restore(RequestId(2), 0, 0, {});
+    launch(second, 1);
+    EXPECT_EQ(x(pool.write_index_on_host(0)[0]), 6);
+    EXPECT_EQ(pool.usage().bytes,
+              StateSlots::planned_bytes({{"x", {2}, DType::i32}, {"y", {1}, DType::f32}}, 1, kLimits, update, 2));
+  }
+}
+
 }  // namespace
 }  // namespace mstar::resource

@@ -1,6 +1,7 @@
 #include "mstar/resource/state_slots.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "mstar/base/check.h"
 
@@ -20,19 +21,19 @@ int slots_needed(int num_labels, const PoolLimits& limits, StateUpdate update) {
 }  // namespace
 
 std::size_t StateSlots::planned_bytes(const std::vector<decl::StateTensor>& tensors, int num_labels,
-                                      const PoolLimits& limits, StateUpdate update) {
+                                      const PoolLimits& limits, StateUpdate update, int num_snapshots) {
   std::size_t bytes = 0;
+  const int num_slots = slots_needed(num_labels, limits, update) + num_snapshots;
   for (const auto& tensor : tensors)
-    bytes += static_cast<std::size_t>(slotted(tensor, slots_needed(num_labels, limits, update)).num_elements()) *
-             dtype_bytes(tensor.dtype);
+    bytes += static_cast<std::size_t>(slotted(tensor, num_slots).num_elements()) * dtype_bytes(tensor.dtype);
   return bytes;
 }
 
 Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const std::vector<decl::StateTensor>& tensors,
                                                        int num_labels, const PoolLimits& limits, Device& device,
-                                                       StateUpdate update) {
+                                                       StateUpdate update, int num_snapshots) {
   MSTAR_TRY(check_limits(limits, name));
-  MSTAR_TRY(check_positive(name, {num_labels}));
+  MSTAR_TRY(check_positive(name, {num_labels, num_snapshots + 1}));
   for (const auto& tensor : tensors) {
     MSTAR_TRY(check_positive(name, tensor.dims));
     if (tensor.dims.size() >= static_cast<std::size_t>(kMaxRank))
@@ -40,8 +41,10 @@ Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const s
   }
   std::unique_ptr<StateSlots> slots(new StateSlots(std::move(name), num_labels, limits, device, update));
   const int num_slots = slots_needed(num_labels, limits, update);
+  slots->first_snapshot_ = num_slots;
   for (const auto& tensor : tensors) {
-    MSTAR_TRY_ASSIGN(Tensor storage, Tensor::allocate(device, tensor.dtype, slotted(tensor, num_slots)));
+    MSTAR_TRY_ASSIGN(Tensor storage,
+                     Tensor::allocate(device, tensor.dtype, slotted(tensor, num_slots + num_snapshots)));
     device.fill_zero(storage.view().pointer, storage.bytes(), device.default_stream());
     slots->storage_.push_back(std::move(storage));
   }
@@ -88,17 +91,18 @@ void StateSlots::remove_request(RequestId request) {
 }
 
 // Labels are those of the KV beside it; state that has one for all serves each.
-StateSlots::State* StateSlots::find(const StepRow& row) {
-  const auto it = requests_.find(row.request);
+StateSlots::State* StateSlots::find(RequestId request, int label) {
+  const auto it = requests_.find(request);
   if (it == requests_.end()) return nullptr;
-  return &it->second[std::min<std::size_t>(static_cast<std::size_t>(row.demand.label), it->second.size() - 1)];
+  return &it->second[std::min<std::size_t>(static_cast<std::size_t>(label), it->second.size() - 1)];
 }
 
 Result<Admit> StateSlots::admit(const StepRow& row) {
   State* const state = find(row);
   if (!state) return internal_error("a row of a request that '" + name_ + "' does not know");
   state->swap();
-  if (row.demand.starts_over)
+  ++state->num_in_flight;
+  if (!std::exchange(state->is_zero, false) && row.demand.starts_over)
     for (const Tensor& tensor : storage_) {
       const TensorView view = tensor.view().at(state->other);  // what the row reads
       device_.fill_zero(view.pointer, view.bytes(), device_.default_stream());
@@ -107,7 +111,37 @@ Result<Admit> StateSlots::admit(const StepRow& row) {
 }
 
 void StateSlots::rollback(const StepRow& row) {
-  if (State* const state = find(row)) state->swap();
+  State* const state = find(row);
+  if (!state) return;
+  state->swap();
+  --state->num_in_flight;
+}
+
+void StateSlots::commit(const StepRow& row) {
+  if (State* const state = find(row)) --state->num_in_flight;
+}
+
+void StateSlots::copy(std::int32_t from, std::int32_t to, Stream stream) {
+  for (const Tensor& tensor : storage_) {
+    const TensorView source = tensor.view().at(from);
+    device_.copy_within(tensor.view().at(to).pointer, source.pointer, source.bytes(), stream);
+  }
+}
+
+void StateSlots::save(RequestId request, int label, int snapshot, Stream stream) {
+  const State* const state = find(request, label);
+  if (!state) return;
+  // The second row in flight would write what the first one reads.
+  MSTAR_CHECK(state->num_in_flight < slots_per_label(), "a state was saved that is being overwritten");
+  copy(state->num_in_flight ? state->other : state->current, first_snapshot_ + snapshot, stream);
+}
+
+void StateSlots::restore(RequestId request, int label, int snapshot, Stream stream) {
+  State* const state = find(request, label);
+  if (!state) return;
+  MSTAR_CHECK(state->num_in_flight == 0, "a state was restored under a row in flight");
+  copy(first_snapshot_ + snapshot, state->current, stream);
+  state->is_zero = false;
 }
 
 Status StateSlots::plan(const StepRows& rows, Stream stream) {
@@ -137,10 +171,9 @@ Status StateSlots::fork(RequestId request, int from_label, int to_label, Stream 
   const auto it = requests_.find(request);
   if (it == requests_.end() || std::min(from_label, to_label) < 0 || std::max(from_label, to_label) >= num_labels_)
     return internal_error("fork of a request or label that '" + name_ + "' does not know");
-  for (const Tensor& tensor : storage_) {
-    const TensorView from = tensor.view().at(it->second[from_label].current);
-    device_.copy_within(tensor.view().at(it->second[to_label].current).pointer, from.pointer, from.bytes(), stream);
-  }
+  State& to = it->second[static_cast<std::size_t>(to_label)];
+  copy(it->second[static_cast<std::size_t>(from_label)].current, to.current, stream);
+  to.is_zero = false;
   return ok_status();
 }
 

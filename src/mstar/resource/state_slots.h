@@ -17,24 +17,32 @@ namespace mstar::resource {
 enum class StateUpdate : std::uint8_t { in_place, double_buffered };
 
 // The state of each declared tensor per (request, label); zeroed when claimed; slot 0 is the sink of padding rows.
+// Behind the slots of requests lie those of snapshots, whose numbers the caller gives out.
 class StateSlots final : public Resource {
  public:
   static Result<std::unique_ptr<StateSlots>> create(std::string name, const std::vector<decl::StateTensor>& tensors,
                                                     int num_labels, const PoolLimits& limits, Device& device,
-                                                    StateUpdate update = StateUpdate::in_place);
+                                                    StateUpdate update = StateUpdate::in_place, int num_snapshots = 0);
   static std::size_t planned_bytes(const std::vector<decl::StateTensor>& tensors, int num_labels,
-                                   const PoolLimits& limits, StateUpdate update = StateUpdate::in_place);
+                                   const PoolLimits& limits, StateUpdate update = StateUpdate::in_place,
+                                   int num_snapshots = 0);
 
   Status add_request(RequestId request, const decl::RequestParams& params) override;
   void remove_request(RequestId request) override;
   Result<Admit> admit(const StepRow& row) override;
   void withdraw(const StepRow& row) override { rollback(row); }
   Status plan(const StepRows& rows, Stream stream) override;
-  void commit(const StepRow&) override {}
+  void commit(const StepRow& row) override;
   void rollback(const StepRow& row) override;
   bool can_roll_back() const override { return update_ == StateUpdate::double_buffered; }
   Status fork(RequestId request, int from_label, int to_label, Stream stream) override;
   Usage usage() const override;
+
+  // Copies, in the order of `stream`, what the label's oldest row in flight begins from: its state after the rows that
+  // were committed. At most one row is in flight, and in place none is. Requests that are gone are ignored.
+  void save(RequestId request, int label, int snapshot, Stream stream);
+  // Makes it what the label's next row begins from. None is in flight. As save().
+  void restore(RequestId request, int label, int snapshot, Stream stream);
 
   // Slots of the planned rows [num_rows] i32: where each reads, and where it writes. One and the same in place.
   const std::int32_t* read_index(int slot) const { return plans_[slot].on_device(kRead); }
@@ -49,11 +57,15 @@ class StateSlots final : public Resource {
   struct State {               // of one label
     std::int32_t current = 0;  // written by the last admitted row
     std::int32_t other = 0;    // what that row reads; equal to `current` in place
+    int num_in_flight = 0;
+    bool is_zero = true;  // as claimed
     void swap() { std::swap(current, other); }
   };
   StateSlots(std::string name, int num_labels, const PoolLimits& limits, Device& device, StateUpdate update)
       : name_(std::move(name)), num_labels_(num_labels), limits_(limits), device_(device), update_(update) {}
-  State* find(const StepRow& row);
+  State* find(const StepRow& row) { return find(row.request, row.demand.label); }
+  State* find(RequestId request, int label);
+  void copy(std::int32_t from, std::int32_t to, Stream stream);
   int slots_per_label() const { return update_ == StateUpdate::double_buffered ? 2 : 1; }
 
   std::string name_;
@@ -61,6 +73,7 @@ class StateSlots final : public Resource {
   PoolLimits limits_;
   Device& device_;
   StateUpdate update_;
+  std::int32_t first_snapshot_ = 0;  // slot
   std::vector<Tensor> storage_;
   std::vector<std::int32_t> free_;
   std::unordered_map<RequestId, std::vector<State>> requests_;  // by label
