@@ -85,6 +85,10 @@ Json resources_json(const decl::Decl& decl, const resource::PoolLimits& limits) 
                                         {"page_bytes", bytes_per_page(each)},
                                         {"request_bytes", bytes_per_request(each, limits)},
                                         {"total_bytes", resource::planned_bytes(each, limits)}});
+    if (const auto* const state = std::get_if<decl::RecurrentState>(&each))
+      added.update({{"snapshots", state->snapshots},
+                    {"snapshot_tokens", state->snapshot_tokens},
+                    {"snapshot_bytes", bytes_per_snapshot(each, limits)}});
     if (resource_kind(each) != "paged_kv") continue;
     const auto rules = engine::sequence_rules(decl, decl::ResourceRef(r));
     added["prefix_cache"] = rules.prefix_cache;

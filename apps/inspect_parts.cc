@@ -79,6 +79,15 @@ std::size_t bytes_per_request(const decl::ResourceSpec& spec, const resource::Po
   return more > less ? more - less : 0;
 }
 
+std::size_t bytes_per_snapshot(const decl::ResourceSpec& spec, const resource::PoolLimits& limits) {
+  auto none = spec, one = spec;
+  auto* const state = std::get_if<decl::RecurrentState>(&one);
+  if (!state) return 0;
+  state->snapshots = 1;
+  std::get<decl::RecurrentState>(none).snapshots = 0;
+  return resource::planned_bytes(one, limits) - resource::planned_bytes(none, limits);
+}
+
 std::size_t bytes_per_page(const decl::ResourceSpec& spec) {
   const auto* const kv = std::get_if<decl::PagedKv>(&spec);
   if (!kv) return 0;

@@ -17,6 +17,8 @@ std::vector<std::string> travel_texts(const decl::PortSpec& port);
 std::string resource_kind(const decl::ResourceSpec& spec);
 // What one more request takes of the pool, in bytes; 0 for kinds without device memory.
 std::size_t bytes_per_request(const decl::ResourceSpec& spec, const resource::PoolLimits& limits);
+// Of one more snapshot of a recurrent state, else 0.
+std::size_t bytes_per_snapshot(const decl::ResourceSpec& spec, const resource::PoolLimits& limits);
 // Of one page of a paged KV, else 0.
 std::size_t bytes_per_page(const decl::ResourceSpec& spec);
 // "stops at a token of 2 ids", "ends at its cap", "ends by a component's signal".

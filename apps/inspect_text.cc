@@ -76,6 +76,9 @@ void add_resources(const decl::Decl& decl, const resource::PoolLimits& limits, s
     if (const std::size_t bytes = bytes_per_request(each, limits))
       out += fmt::format(", {} a request, {} in all", format_bytes(bytes),
                          format_bytes(resource::planned_bytes(each, limits)));
+    if (const auto* const state = std::get_if<decl::RecurrentState>(&each); state && state->snapshots > 0)
+      out += fmt::format(", of which {} snapshots every {} tokens: {}", state->snapshots, state->snapshot_tokens,
+                         format_bytes(bytes_per_snapshot(each, limits) * static_cast<std::size_t>(state->snapshots)));
     out += "\n";
   }
 }

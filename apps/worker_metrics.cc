@@ -35,6 +35,7 @@ std::string Runtime::worker_metrics() const {
   Metric used("mstar_resource_used", "gauge", "Pages, slots or rows in use.");
   Metric total("mstar_resource_total", "gauge", "Pages, slots or rows there are.");
   Metric cached("mstar_cached_pages", "gauge", "Pages that no request uses, kept for prompts that begin as they do.");
+  Metric snapshots("mstar_state_snapshots", "gauge", "Recurrent states kept for prompts that begin as theirs did.");
   Metric found("mstar_cached_tokens_total", "counter", "Prompt tokens that a prefix cache held.");
   Metric preempted("mstar_preemptions_total", "counter", "Times that a request's pages were taken for an older one.");
   Metric steps("mstar_steps_total", "counter", "Steps run.");
@@ -64,6 +65,7 @@ std::string Runtime::worker_metrics() const {
       used.add(labels, usage.used);
       total.add(labels, usage.total);
       cached.add(labels, usage.cached);
+      snapshots.add(labels, usage.num_snapshots);
       found.add(labels, usage.found_tokens);
       preempted.add(labels, usage.num_preempted);
     }
@@ -80,9 +82,9 @@ std::string Runtime::worker_metrics() const {
       allocations.add(labels, counters.num_allocations);
     }
   }
-  return used.text + total.text + cached.text + found.text + preempted.text + steps.text + rows.text + replays.text +
-         eager.text + syncs.text + ahead.text + dropped.text + allocations.text + buffers.text + weights.text +
-         handed_over.text + handed_over_bytes.text + restarts.text;
+  return used.text + total.text + cached.text + snapshots.text + found.text + preempted.text + steps.text + rows.text +
+         replays.text + eager.text + syncs.text + ahead.text + dropped.text + allocations.text + buffers.text +
+         weights.text + handed_over.text + handed_over_bytes.text + restarts.text;
 }
 
 }  // namespace mstar::apps

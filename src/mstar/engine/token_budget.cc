@@ -8,8 +8,10 @@ namespace mstar::engine {
 int largest_part(const TokenWish& row, int tokens, const StepBudget& budget) {
   if (row.tokens <= tokens) return row.tokens;
   const int end = row.begin + tokens;
-  if (budget.grid > 0 && end / budget.grid * budget.grid > row.begin)
-    return end / budget.grid * budget.grid - row.begin;
+  // A grid as wide as a step would else make every other part a tiny one.
+  if (budget.grid > 0)
+    if (const int on_grid = end / budget.grid * budget.grid - row.begin; on_grid > 0 && 2 * on_grid >= tokens)
+      return on_grid;
   return std::max(0, end / budget.grain * budget.grain - row.begin);
 }
 

@@ -14,7 +14,7 @@ struct StepBudget {
   int tokens = 0;
   int rows = 0;
   int grain = 1;  // at most `tokens`; what does not end a row ends at a multiple of it
-  int grid = 0;   // > 0: a multiple of the grain; parts that reach a multiple of it end at one
+  int grid = 0;   // > 0: a multiple of the grain; parts end at multiples of it where that keeps half of them
   // Longer rows join the step, the first ones first, as long as each of them gets this much or all that it wants:
   // prompts that come together are then done one after the other, not all of them at the end.
   int least_share = 1;
@@ -26,7 +26,7 @@ struct StepBudget {
 // O(n log n).
 std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget& budget);
 
-// The most that the row can take of `tokens`: all that it wants, or up to a multiple of the grid or else of the grain.
+// The most that the row takes of `tokens`: all that it wants, or up to a multiple of the grid or else of the grain.
 int largest_part(const TokenWish& row, int tokens, const StepBudget& budget);
 
 }  // namespace mstar::engine

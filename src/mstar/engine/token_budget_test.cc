@@ -39,14 +39,15 @@ TEST(TokenBudget, PartsEndAtMultiplesOfTheGrainWhereverTheyBegin) {
   EXPECT_EQ(share_tokens(std::vector<TokenWish>{{5, 20}}, {.tokens = 30, .rows = 1, .grain = 16}), (Shares{20}));
 }
 
-TEST(TokenBudget, PartsThatReachTheGridEndThere) {
+TEST(TokenBudget, PartsEndOnTheGridWhereThatKeepsHalfOfThem) {
   const auto share = [](TokenWish row, int tokens) {
     return share_tokens(std::vector<TokenWish>{row}, {.tokens = tokens, .rows = 4, .grain = 4, .grid = 16}).front();
   };
   EXPECT_EQ(share({0, 100}, 30), 16);
   EXPECT_EQ(share({0, 100}, 47), 32);
   EXPECT_EQ(share({0, 100}, 15), 12) << "it does not reach it";
-  EXPECT_EQ(share({12, 100}, 15), 4);
+  EXPECT_EQ(share({12, 100}, 8), 4);
+  EXPECT_EQ(share({12, 100}, 9), 8) << "4 would be less than half";
   EXPECT_EQ(share({16, 100}, 15), 12);
   EXPECT_EQ(share({0, 30}, 30), 30) << "all that it wants";
   // What the rounding leaves is the next one's.
@@ -82,8 +83,8 @@ TEST(TokenBudget, NeverOverNeverEmptyNeverLessThanAFairShareButForRounding) {
       ASSERT_LE(shares[i], rows[i].tokens);
       const int end = rows[i].begin + shares[i];
       ASSERT_TRUE(shares[i] == 0 || shares[i] == rows[i].tokens || end % grain == 0);
-      const bool reaches_grid = grid > 0 && end / grid * grid > rows[i].begin;
-      ASSERT_TRUE(!reaches_grid || shares[i] == rows[i].tokens || end % grid == 0);
+      const int on_grid = grid > 0 ? end / grid * grid - rows[i].begin : 0;
+      ASSERT_TRUE(2 * on_grid <= shares[i] + grain || shares[i] == rows[i].tokens || end % grid == 0);
     }
     ASSERT_LE(sum, budget.tokens);
     ASSERT_LE(num_rows, budget.rows);

@@ -103,6 +103,36 @@ TEST(DecoderConfig, RefusesOptionsOutOfRange) {
   }
 }
 
+TEST(DecoderConfig, SnapshotsOfHybridsAreAnOption) {
+  for (const auto& [name, value] : {std::pair<const char*, std::int64_t>{"state_snapshots", -1},
+                                    {"state_snapshots", 5000},
+                                    {"snapshot_tokens", 0},
+                                    {"snapshot_tokens", 40}}) {
+    Changed changed("qwen35", [](json&) {});
+    changed.source().options.set(name, value);
+    const auto declared = changed.declare();
+    ASSERT_FALSE(declared) << name << " " << value;
+    EXPECT_EQ(declared.error().field, name);
+  }
+  const auto state_of = [](const Params& options) {
+    Changed changed("qwen35", [](json&) {});
+    changed.source().options = options;
+    const auto declared = changed.declare();
+    EXPECT_TRUE(declared) << declared.error().message;
+    for (const decl::ResourceSpec& each : declared->resources())
+      if (const auto* const state = std::get_if<decl::RecurrentState>(&each))
+        return std::pair(state->snapshots, state->snapshot_tokens);
+    return std::pair(-1, -1);
+  };
+  Params options;
+  EXPECT_EQ(state_of(options), std::pair(64, 256));
+  options.set("snapshot_tokens", std::int64_t{48});
+  options.set("state_snapshots", std::int64_t{3});
+  EXPECT_EQ(state_of(options), std::pair(3, 48));
+  options.set("prefix_cache", false);
+  EXPECT_EQ(state_of(options).first, 0);
+}
+
 // The arrays that config.json alone asks for are those that a real checkpoint holds.
 TEST(DecoderConfig, DummyWeightsAreThoseOfTheCheckpoint) {
   for (const std::string name : {"llama", "qwen2", "qwen3", "qwen35", "qwen35_tied"}) {

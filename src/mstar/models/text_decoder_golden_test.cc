@@ -86,6 +86,10 @@ class Model {
     return out;
   }
 
+  void add_again(int request) {
+    EXPECT_TRUE(resources_.add_request(RequestId(static_cast<unsigned>(request)), params_));
+  }
+
   // All requests to `num_tokens` tokens, in steps of whatever can run: as a worker does it, parts and waits included.
   std::vector<std::vector<std::int32_t>> generate(const std::vector<std::vector<std::int32_t>>& prompts,
                                                   std::size_t num_tokens) {
@@ -294,6 +298,31 @@ TEST_P(TextDecoderGolden, PreemptedRequestsGetTheTokensOfThoseThatAreNot) {
   EXPECT_GT(tight.num_parts(), 2);
   EXPECT_EQ(roomy.kv().num_preempted, 0);
   EXPECT_GT(tight.kv().num_preempted, 1);
+}
+
+// Found pages, and beside them snapshots of recurrent states where there are any: the bits of what is computed.
+TEST_P(TextDecoderGolden, PromptsThatGoOnFromTheCacheGetTheTokensOfThoseThatDoNot) {
+  const Golden golden(GetParam().name);
+  Params cached = options(), uncached = options();
+  cached.set("snapshot_tokens", std::int64_t{32});
+  cached.set("state_snapshots", std::int64_t{8});
+  uncached.set("prefix_cache", false);
+  Model with(path(), cached, 2, 48), without(path(), uncached, 1);
+  auto longer = golden.prompts[2];
+  longer.insert(longer.end(), golden.prompts[0].begin(), golden.prompts[0].end());
+  longer.insert(longer.end(), golden.prompts[1].begin(), golden.prompts[1].end());
+  const std::vector<std::vector<std::int32_t>> prompts = {golden.prompts[2], longer, golden.prompts[2],
+                                                          golden.prompts[3]};
+  const auto wanted = without.generate(prompts, kMaxTokens);
+  for (int turn = 0; turn < 3; ++turn) {
+    const auto before = with.kv().found_tokens;
+    EXPECT_EQ(with.generate(prompts, kMaxTokens), wanted);
+    // A prompt of 70 tokens goes on from 48 at least, and without a state from 64.
+    EXPECT_GE(with.kv().found_tokens - before, turn == 0 ? 48 : 3 * 48) << turn;
+    for (int i = 1; i <= kNumPrompts; ++i) with.add_again(i);
+  }
+  EXPECT_EQ(without.kv().found_tokens, 0);
+  EXPECT_EQ(with.kv().num_snapshots > 3, std::string(GetParam().name).starts_with("qwen35"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeded, TextDecoderGolden,

@@ -44,7 +44,7 @@ struct OpenRow {
 //
 // Where other state follows the tokens (PoolLimits::state_snapshots > 0), pages alone are not enough to go on from. The
 // index then gives some pages the number of a snapshot of that state, and a row takes over pages up to the last one
-// that has one. Snapshots are taken where rows end at a multiple of snapshot_tokens, which parts of prompts like to do
+// that has one. Snapshots are taken where rows end at a multiple of snapshot_tokens, which parts of prompts prefer
 // (token_budget.h), and where a part is cut for them (OpenRow::cut_at): where a text leaves another one that goes on
 // differently, and near the end of a prompt. Each of these must be snapshot_tokens / 4 from the one before.
 //

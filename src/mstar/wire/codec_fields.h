@@ -60,7 +60,7 @@ struct Fields {
   static void of(Io&, Ref<Ping>) {}
   static void of(Io& io, Ref<Pong> m) { io(m.num_turns); }
   static void of(Io& io, Ref<WorkerStats::Pool> p) {
-    io(p.model, p.name, p.used, p.total, p.bytes, p.cached, p.num_preempted, p.found_tokens);
+    io(p.model, p.name, p.used, p.total, p.bytes, p.cached, p.num_preempted, p.found_tokens, p.num_snapshots);
   }
   static void of(Io& io, Ref<WorkerStats::Component> c) {
     io(c.model, c.name, c.num_steps, c.num_rows, c.num_tokens, c.num_replays, c.num_eager, c.num_allocations,

@@ -189,6 +189,7 @@ class Maker {
                                    random_(),
                                    number<std::int64_t>(),
                                    number<std::int64_t>(),
+                                   number<std::int64_t>(),
                                    number<std::int64_t>()};
         });
         out.components = list([&] {

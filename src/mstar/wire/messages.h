@@ -21,7 +21,7 @@
 namespace mstar::wire {
 
 // Bumped on every change of a struct below or of graph/signals.h; processes of different versions refuse each other.
-inline constexpr std::uint32_t kVersion = 3;
+inline constexpr std::uint32_t kVersion = 4;
 
 // ---- to a worker
 // -------------------------------------------------------------------------------------------------------
@@ -109,6 +109,7 @@ struct WorkerStats {
     std::int64_t cached = 0;         // pages of no request, kept for prompts that begin as they do
     std::int64_t num_preempted = 0;  // times that a request's pages were taken away
     std::int64_t found_tokens = 0;   // prompt tokens that were not computed
+    std::int64_t num_snapshots = 0;  // of the state beside these pages
   };
   struct Component {  // counters since the start
     std::string model;

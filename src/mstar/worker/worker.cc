@@ -308,7 +308,7 @@ void Worker::publish_stats() {
   for (std::size_t m = 0; m < models_.size(); ++m)
     for (const auto& usage : models_[m].resources.usage())
       stats.pools.push_back({options_.models[m].name, usage.name, usage.used, usage.total, usage.bytes, usage.cached,
-                             usage.num_preempted, usage.found_tokens});
+                             usage.num_preempted, usage.found_tokens, usage.num_snapshots});
   for (const Lane& lane : lanes_) {
     const engine::StepCounters& c = lane.engine->counters();
     stats.components.push_back({options_.models[lane.model].name, lane.engine->spec().name, c.num_steps, c.num_rows,

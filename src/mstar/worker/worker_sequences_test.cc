@@ -17,6 +17,9 @@ struct Sizes {
   int pool_tokens = 0;
   bool prefix_cache = true;
   bool async = false;
+  bool recurrent = false;
+  int snapshots = 0;
+  int snapshot_tokens = 8;
 };
 
 struct NoPlan final : decl::Plan {
@@ -26,17 +29,24 @@ struct NoPlan final : decl::Plan {
 class SequenceWorker {
  public:
   explicit SequenceWorker(const Sizes& sizes) {
-    const engine::DecoderSpec spec{.kv = {.name = "kv",
-                                          .layers = 1,
-                                          .kv_heads = 1,
-                                          .head_dim = 1,
-                                          .page_tokens = engine::kPageTokens,
-                                          .max_tokens_per_request = 96,
-                                          .prefix_cache = sizes.prefix_cache,
-                                          .pool_tokens = sizes.pool_tokens},
-                                   .vocab = engine::kVocab,
-                                   .max_batch_rows = sizes.max_rows,
-                                   .chunk_tokens = sizes.chunk_tokens};
+    const engine::DecoderSpec spec{
+        .kv = {.name = "kv",
+               .layers = 1,
+               .kv_heads = 1,
+               .head_dim = 1,
+               .page_tokens = engine::kPageTokens,
+               .max_tokens_per_request = 96,
+               .prefix_cache = sizes.prefix_cache,
+               .pool_tokens = sizes.pool_tokens},
+        .vocab = engine::kVocab,
+        .max_batch_rows = sizes.max_rows,
+        .state = sizes.recurrent ? std::optional(decl::RecurrentState{.name = "state",
+                                                                      .tensors = {{"s", {1}, DType::f32}},
+                                                                      .double_buffered = sizes.async,
+                                                                      .snapshots = sizes.snapshots,
+                                                                      .snapshot_tokens = sizes.snapshot_tokens})
+                                 : std::nullopt,
+        .chunk_tokens = sizes.chunk_tokens};
     device_ = sizes.async ? std::make_unique<engine::DeferredDevice>() : make_cpu_device();
     declared_ = engine::declare_decoder(spec, [this](const engine::DecoderDecl& d) -> decl::BuildBody {
       return [this, &d](engine::BuildContext&) -> Result<std::unique_ptr<engine::ComponentBody>> {
@@ -183,32 +193,55 @@ TEST(SequenceWorker, AnswersAndTellsWhatWasCached) {
   }
 }
 
+// With a state beside the pages: from its snapshot, and what was computed is counted.
+TEST(SequenceWorker, AnswersAndTellsWhatASnapshotSaved) {
+  for (const bool async : {false, true}) {
+    SequenceWorker worker({.async = async, .recurrent = true, .snapshots = 4});
+    for (int i = 0; i < 2; ++i) {
+      const auto id = worker.add({.prompt = ids(50, 1), .max_tokens = 7});
+      worker.run();
+      const auto& call = worker.calls().at(id);
+      EXPECT_EQ(call.tokens, engine::answer_of(call.ask, true));
+      EXPECT_EQ(call.cached_tokens, i * 40);
+      EXPECT_EQ(worker.seen().num_tokens, i == 0 ? 50 + 6 : 50 + 6 + 10 + 6);
+    }
+    EXPECT_EQ(worker.num_ahead() > 0, async);
+    EXPECT_EQ(worker.kv().used, 0);
+    EXPECT_EQ(worker.kv().num_snapshots, 4);
+  }
+}
+
 TEST(SequenceWorker, ACutOffPromptLeavesNoTrace) {
   for (const bool async : {false, true}) {
-    for (int turns = 0; turns < 14; ++turns) {
-      SequenceWorker worker({.prefix_cache = turns % 2 == 0, .async = async});
+    for (int turns = 0; turns < 28; ++turns) {
+      const bool recurrent = turns >= 14;
+      SequenceWorker worker({.prefix_cache = turns % 2 == 0, .async = async, .recurrent = recurrent, .snapshots = 2});
       const auto id = worker.add({.prompt = ids(60, 1), .max_tokens = 5});
-      for (int i = 0; i < turns && worker.may_cancel(id); ++i) worker.turn();
+      for (int i = 0; i < turns % 14 && worker.may_cancel(id); ++i) worker.turn();
       if (worker.may_cancel(id)) worker.cancel(id);
       worker.run();
       const auto& call = worker.calls().at(id);
       EXPECT_TRUE(call.done);
-      EXPECT_EQ(call.tokens, engine::answer_of(call.ask)) << turns << " turns";
+      EXPECT_EQ(call.tokens, engine::answer_of(call.ask, recurrent)) << turns << " turns";
       EXPECT_EQ(worker.kv().used, 0);
     }
   }
 }
 
 TEST(SequenceWorker, TinyPoolsAndRandomEvents) {
-  std::int64_t num_preempted = 0, num_cut_off = 0, num_ahead = 0;
+  std::int64_t num_preempted = 0, num_cut_off = 0, num_ahead = 0, found_with_state = 0;
   for (unsigned seed = 1; seed <= 40; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const bool recurrent = below(2) == 0;
     SequenceWorker worker({.chunk_tokens = 4 + below(30),
                            .max_rows = 1 + below(8),
                            .pool_tokens = 96 + below(30) * 4,
                            .prefix_cache = below(3) > 0,
-                           .async = below(2) == 0});
+                           .async = below(2) == 0,
+                           .recurrent = recurrent,
+                           .snapshots = below(6),
+                           .snapshot_tokens = 4 << below(3)});
     std::vector<std::uint64_t> all;
     for (int event = 0; event < 150; ++event) {
       const int what = below(10);
@@ -232,8 +265,9 @@ TEST(SequenceWorker, TinyPoolsAndRandomEvents) {
       num_cut_off += call.num_cut_off;
       ASSERT_TRUE(call.done || call.removed) << "request " << id << " stands still, seed " << seed;
       if (!call.done) continue;
-      ASSERT_EQ(call.tokens, engine::answer_of(call.ask)) << "request " << id << ", seed " << seed;
+      ASSERT_EQ(call.tokens, engine::answer_of(call.ask, recurrent)) << "request " << id << ", seed " << seed;
     }
+    if (recurrent) found_with_state += worker.kv().found_tokens;
     ASSERT_EQ(worker.kv().used, 0) << seed;
     num_preempted += worker.kv().num_preempted;
     num_ahead += worker.num_ahead();
@@ -241,6 +275,7 @@ TEST(SequenceWorker, TinyPoolsAndRandomEvents) {
   EXPECT_GT(num_preempted, 10);
   EXPECT_GT(num_cut_off, 20);
   EXPECT_GT(num_ahead, 100);
+  EXPECT_GT(found_with_state, 100);
 }
 
 }  // namespace

@@ -10,7 +10,9 @@ bool qwen35_recognises(const ModelSource& source);
 Result<std::vector<weights::DummyWeight>> qwen35_dummy_weights(const ModelSource& source);
 // Options: load_format (auto, dummy), weights (stored, f32, f16, bf16, i8), context_tokens (default: the model's own,
 // 8192 at most), kv_tokens (places for keys and values of all requests together; default: the worst case),
-// prefix_cache (true; without effect beside a recurrent state), state (f32, bf16: how the delta rule's state is kept).
+// prefix_cache (true), state (f32, bf16: how the delta rule's state is kept), state_snapshots (copies of a request's
+// state that the prefix cache keeps; default: what 512 MiB hold, on CUDA 1 GiB, and 64 at most; 0: no prefix cache),
+// snapshot_tokens (the grid on which they are taken, a multiple of 16; default: 256, on CUDA 2048).
 Result<decl::Decl> declare_qwen35(const ModelSource& source);
 
 }  // namespace mstar::models

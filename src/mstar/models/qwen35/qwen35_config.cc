@@ -228,10 +228,45 @@ Result<DType> state_dtype(const ModelSource& source) {
   return std::move(bad_model("option state: '" + wanted + "' is neither f32 nor bf16")).with_field("state");
 }
 
+// Options state_snapshots and snapshot_tokens. By default as many as a fixed number of bytes holds, and a grid on which
+// what is computed again takes about as long as the step that a snapshot costs.
+Status read_snapshots(const ModelSource& source, Qwen35Config& out) {
+  constexpr std::int64_t kMostByDefault = 64, kMost = 4096, kMostTokens = 1 << 20;
+  const bool on_cuda = source.backend == Backend::cuda;
+  std::size_t bytes = 0;
+  for (const decl::StateTensor& each : out.state_tensors()) {
+    std::size_t own = dtype_bytes(each.dtype);
+    for (const std::int64_t size : each.dims) own *= static_cast<std::size_t>(size);
+    bytes += own;
+  }
+  const std::size_t budget = static_cast<std::size_t>(on_cuda ? 1024 : 512) << 20;
+  const auto fits = static_cast<std::int64_t>(budget / std::max<std::size_t>(bytes, 1));
+  MSTAR_TRY_ASSIGN(const std::int64_t snapshots,
+                   source.options.get_int("state_snapshots", std::min(fits, kMostByDefault)));
+  MSTAR_TRY_ASSIGN(const std::int64_t grid, source.options.get_int("snapshot_tokens", on_cuda ? 2048 : 256));
+  if (snapshots < 0 || snapshots > kMost)
+    return std::move(bad_model("option state_snapshots must be from 0 to " + std::to_string(kMost)))
+        .with_field("state_snapshots");
+  if (grid < kPageTokens || grid > kMostTokens || grid % kPageTokens != 0)
+    return std::move(bad_model("option snapshot_tokens must be a multiple of " + std::to_string(kPageTokens) +
+                               " up to " + std::to_string(kMostTokens)))
+        .with_field("snapshot_tokens");
+  const bool any = out.decoder.prefix_cache && out.num_delta_layers() > 0;
+  out.state_snapshots = any ? static_cast<int>(snapshots) : 0;
+  out.snapshot_tokens = static_cast<int>(grid);
+  return ok_status();
+}
+
 }  // namespace
 
 int Qwen35Config::num_attention_layers() const {
   return static_cast<int>(std::count(full_attention.begin(), full_attention.end(), true));
+}
+
+std::vector<decl::StateTensor> Qwen35Config::state_tensors() const {
+  const std::int64_t layers = num_delta_layers();
+  return {{"conv", {layers, delta.taps - 1, delta.conv_width()}},
+          {"rule", {layers, delta.heads, delta.key_dim, delta.value_dim}, state}};
 }
 
 bool qwen35_recognises(const ModelSource& source) {
@@ -252,6 +287,7 @@ Result<Qwen35Config> Qwen35Config::read(const ModelSource& source) {
   out.attention.norm_epsilon = out.delta.norm_epsilon = out.decoder.norm_epsilon;
   MSTAR_TRY_ASSIGN(out.state, state_dtype(source));
   MSTAR_TRY(out.decoder.read_options(source));
+  MSTAR_TRY(read_snapshots(source, out));
   return out;
 }
 
