@@ -45,7 +45,9 @@ Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const s
   for (const auto& tensor : tensors) {
     MSTAR_TRY_ASSIGN(Tensor storage,
                      Tensor::allocate(device, tensor.dtype, slotted(tensor, num_slots + num_snapshots)));
-    device.fill_zero(storage.view().pointer, storage.bytes(), device.default_stream());
+    // Snapshots are written before they are read: untouched, they are no memory yet where pages come on demand.
+    const TensorView own = storage.view().slice(0, num_slots);
+    device.fill_zero(own.pointer, own.bytes(), device.default_stream());
     slots->storage_.push_back(std::move(storage));
   }
   for (int i = num_slots - 1; i > 0; --i) slots->free_.push_back(i);
