@@ -20,9 +20,20 @@ std::string rewritten(std::string_view text, Take take) {
   return out;
 }
 
+// Whether c is of one of the categories of `mask`, as the `tokenizers` package knows them: by Unicode 8, what came
+// later and what is not assigned are of none.
+bool is_of(char32_t c, std::uint32_t mask) {
+  constexpr std::uint8_t kKnownVersion = 8;
+  const auto code_point = static_cast<UChar32>(c);
+  if ((U_GET_GC_MASK(code_point) & mask) == 0) return false;
+  UVersionInfo age{};
+  u_charAge(code_point, age);
+  return age[0] <= kKnownVersion;
+}
+
 bool is_control(char32_t c) {
-  constexpr std::uint32_t kOther = U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CN_MASK | U_GC_CO_MASK | U_GC_CS_MASK;
-  return c != '\t' && c != '\n' && c != '\r' && (U_GET_GC_MASK(static_cast<UChar32>(c)) & kOther) != 0;
+  constexpr std::uint32_t kOther = U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK | U_GC_CS_MASK;
+  return c != '\t' && c != '\n' && c != '\r' && is_of(c, kOther);
 }
 
 // The last range but two begins where the `tokenizers` package has it, not where the block does (U+2B820).
@@ -39,7 +50,7 @@ bool is_chinese(char32_t c) {
 
 std::string strip_accents(std::string_view text) {
   return rewritten(text, [](char32_t c, std::string_view bytes, std::string& out) {
-    if (u_charType(static_cast<UChar32>(c)) != U_NON_SPACING_MARK) out.append(bytes);
+    if (!is_of(c, U_GC_MN_MASK)) out.append(bytes);
   });
 }
 

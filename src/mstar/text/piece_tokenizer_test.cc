@@ -8,6 +8,7 @@
 #include <random>
 #include <sstream>
 
+#include "mstar/text/bert_normal.h"
 #include "mstar/text/byte_trie.h"
 #include "mstar/text/incremental_decoder.h"
 #include "mstar/text/tokenizer.h"
@@ -131,6 +132,34 @@ TEST(PieceTokenizer, ReadsBertFromGguf) {
                        {.add_special = true}),
               ElementsAre(2, 4, 5, 6, 7, 1, 3));
   EXPECT_EQ(t.decode(std::vector<std::int32_t>{4, 5, 6, 7, 4}), "unaffable, un");
+}
+
+// A model that merges spaces has none before the first word, however many pieces spell them.
+TEST(PieceTokenizer, LeadingSpacesOfEveryTokenGoWhereAModelMergesThem) {
+  const Tokenizer t = load("sp_unigram.model");
+  const std::int32_t space = *t.token_to_id("\xE2\x96\x81"), word = *t.token_to_id("\xE2\x96\x81word");
+  EXPECT_EQ(t.decode(std::vector{space, word, space, word}), "word  word");
+  EXPECT_EQ(t.decode(std::vector{space, space, word}), "word");
+  EXPECT_EQ(t.decode(std::vector{space}), "");
+  IncrementalDecoder decoder(t);
+  for (const std::int32_t id : {space, space}) EXPECT_EQ(decoder.push(id), "");
+  EXPECT_EQ(decoder.push(word), "word");
+}
+
+// The `tokenizers` package knows the categories of Unicode 8.
+TEST(BertNormal, WhatIsNotAssignedStays) {
+  text::NormalStepSpec spec;
+  spec.kind = text::NormalStepSpec::Kind::bert;
+  spec.clean_text = spec.drop_accents = true;
+  for (const std::string_view kept : {"a\xCD\xB9"
+                                      "b",
+                                      "a\xE0\xA2\x98"
+                                      "b"})  // U+0379 is none, U+0898 is of Unicode 14
+    EXPECT_EQ(text::bert_normal(spec, kept), kept);
+  EXPECT_EQ(text::bert_normal(spec,
+                              "a\xE2\x80\x8B\x01\xCC\x81"
+                              "b"),
+            "ab");  // U+200B, a control, U+0301
 }
 
 TEST(PieceTokenizer, NamesWhatGgufHasThatIsUnknown) {

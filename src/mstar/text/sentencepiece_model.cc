@@ -212,6 +212,7 @@ Result<TokenizerSpec> spec_of_pieces(PieceVocabulary vocabulary) {
   spec.decoder.byte_fallback = true;
   spec.decoder.replacements.emplace_back(kEscapedSpace, " ");
   spec.decoder.strip_spaces = document->dummy_prefix || document->merge_spaces ? 1 : 0;
+  spec.decoder.strip_each_token = document->merge_spaces;
   const auto bos = static_cast<std::size_t>(document->bos_id);
   if (document->bos_id >= 0 && bos < pieces.size()) spec.prefix_ids.push_back(document->bos_id);
   return spec;

@@ -60,6 +60,7 @@ struct Tokenizer::Parts {
   std::vector<std::int32_t> prefix_ids;
   std::vector<std::int32_t> suffix_ids;
   std::int64_t strip_spaces = 0;  // from the start of a decoded text
+  bool strip_each_token = false;
 
   struct Scratch {
     text::Pieces pieces;
@@ -168,6 +169,7 @@ Result<std::unique_ptr<Tokenizer::Parts>> Tokenizer::build(const text::Tokenizer
   parts->prefix_ids = spec.prefix_ids;
   parts->suffix_ids = spec.suffix_ids;
   parts->strip_spaces = spec.decoder.strip_spaces;
+  parts->strip_each_token = spec.decoder.strip_each_token;
   return parts;
 }
 
@@ -232,7 +234,11 @@ void Tokenizer::append_bytes(std::int32_t id, DecodeState& state, std::string& o
     bytes.remove_prefix(1);
     ++state.stripped_spaces;
   }
-  if (!bytes.empty()) state.stripped_spaces = parts_->strip_spaces;
+  if (!bytes.empty()) {
+    state.stripped_spaces = parts_->strip_spaces;
+  } else if (parts_->strip_each_token) {
+    state.stripped_spaces = 0;
+  }
   out.append(bytes);
 }
 

@@ -109,6 +109,7 @@ struct DecoderSpec {
   std::string_view continuing_prefix;  // word_piece
   bool clean_up = false;               // word_piece: no space before punctuation
   std::int64_t strip_spaces = 0;       // from the start of the text
+  bool strip_each_token = false;       // that many again from each token, as long as nothing is left of those before
 };
 
 // The views point into `document`.
