@@ -1,9 +1,12 @@
 #include "mstar/text/chat_template.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace mstar {
 namespace {
+
+using ::testing::HasSubstr;
 
 Result<std::string> render(std::string_view source, std::string_view json = "{}", TemplateLimits limits = {}) {
   const auto variables = jinja::Value::parse_json(json);
@@ -34,6 +37,38 @@ TEST(ChatTemplate, KeepsLoopVariablesInTheirScope) {
   EXPECT_EQ(
       text_of("{% for i in [1, 2, 3, 4] if i is even %}{{ loop.index }}:{{ i }}{{ ',' if not loop.last }}{% endfor %}"),
       "1:2,2:4");
+}
+
+// jinja2 decides before it runs which frame a name belongs to: what is set anywhere in a frame is that frame's own.
+TEST(ChatTemplate, NamesBelongToTheFrameThatSetsThem) {
+  const char* const given = R"({"x":"given","list":[1,2]})";
+  EXPECT_EQ(text_of("{% for i in list %}[{{ x }}]{% endfor %}{% set x = 1 %}{{ x }}", given), "[][]1");
+  EXPECT_EQ(text_of("{{ x }}{% set x = 1 %}{{ x }}", given), "given1");
+  EXPECT_EQ(text_of("{% if false %}{% set x = 1 %}{% endif %}{{ x }}", given), "given");
+  EXPECT_EQ(text_of("{% set x = x ~ '!' %}{{ x }}", given), "given!");
+  EXPECT_EQ(text_of("{% set x %}{{ x }}{% endset %}({{ x }})", given), "()");
+  EXPECT_EQ(text_of("{% set y = 'b' %}{% set x | replace(y, 'c') %}{% set y = 'a' %}ab{% endset %}{{ x }}{{ y }}"),
+            "cbb");
+  EXPECT_EQ(
+      text_of("{% for i in list %}{% for j in list %}{{ loop.index }}{% endfor %}{{ loop.last }} {% endfor %}", given),
+      "12False 12True ");
+  EXPECT_THAT(text_of("{% for i in list %}{% set loop = 1 %}{% endfor %}", given), HasSubstr("the name loop"));
+}
+
+TEST(ChatTemplate, AsksALoopsConditionWhenItComesToTheItem) {
+  EXPECT_EQ(text_of("{% set ns = namespace(on=true) %}{% for i in range(4) if ns.on %}{{ i }}{% set ns.on = i < 1 %}"
+                    "{% endfor %}"),
+            "01");
+  EXPECT_EQ(text_of("{% for i in [2, 1, 0] if 2 // i %}{{ i }}{% break %}{% endfor %}"), "2");
+  EXPECT_EQ(text_of("{% for i in range(5) if i is odd %}{{ loop.length }}{{ loop.nextitem }} {% endfor %}"), "23 2 ");
+}
+
+TEST(ChatTemplate, RefusesToPrintWhatPythonPrintsByItsAddress) {
+  for (const char* source :
+       {"{{ range }}", "{{ [1]|map('string') }}", "{{ [namespace()] }}", "{{ 'a' ~ joiner() }}", "{{ '%s' % (dict,) }}",
+        "{{ '{}'.format(dict) }}", "{{ [dict]|join }}", "{{ dict|upper }}"}) {
+    EXPECT_THAT(text_of(source), HasSubstr("is not supported")) << source;
+  }
 }
 
 TEST(ChatTemplate, PrintsAsPython) {

@@ -62,6 +62,18 @@ struct Target {
   bool is_tuple = false;
 };
 
+// A variable that a frame has of its own, and what it holds when the frame is entered.
+struct ScopeLoad {
+  enum class From : std::uint8_t {
+    given,  // what the template is given by that name
+    outer,  // a copy of the outer frame's
+    undefined,
+  };
+  int name_id = -1;
+  From from = From::undefined;
+};
+using Scope = std::vector<ScopeLoad>;
+
 struct Stmt;
 using Block = std::vector<Stmt>;
 
@@ -76,7 +88,7 @@ enum class StmtKind : std::uint8_t {
   macro,
   call_block,  // value is the call, signature and body the caller
   filter_block,
-  scope,  // body, in a scope of its own
+  scope,  // body, in a frame of its own: a caller without arguments
   break_,
   continue_,
 };
@@ -85,7 +97,7 @@ struct Signature {
   std::vector<int> names;
   std::vector<ExprPtr> defaults;  // of the last names
   std::string title;              // for messages
-  // Which of these the body names; each is an argument then.
+  // Which of these the body reads; each is an argument then. Else -1.
   int caller_id = -1, varargs_id = -1, kwargs_id = -1;
 };
 
@@ -103,6 +115,9 @@ struct Stmt {
   Block body;
   Block else_body;
   std::unique_ptr<Signature> signature;
+  // Of the frames of body, else_body and a loop's condition.
+  Scope scope, else_scope, condition_scope;
+  bool uses_loop = false;  // a loop's body reads the variable `loop`
 };
 
 struct Branch {
@@ -113,6 +128,7 @@ struct Branch {
 struct TemplateTree {
   Block body;
   std::vector<std::string> names;  // by name_id
+  Scope scope;                     // of the outermost frame
 };
 
 }  // namespace mstar::jinja

@@ -117,7 +117,10 @@ Result<Value> reverse(Renderer& r, const Value& subject, const Arguments& a) {
 Result<Value> join(Renderer& r, const Value& subject, const Arguments& a) {
   MSTAR_TRY_ASSIGN(const Bound bound, Bound::bind(r, a, {"d", "attribute"}));
   MSTAR_TRY_ASSIGN(const std::vector<Value> items, r.iterate(subject));
-  const std::string between = bound.has(0) ? to_text(bound[0]) : std::string();
+  std::string between;
+  if (bound.has(0)) {
+    MSTAR_TRY_ASSIGN(between, r.shown(bound[0]));
+  }
   std::string out;
   bool is_first = true;
   for (const Value& item : items) {
@@ -127,7 +130,8 @@ Result<Value> join(Renderer& r, const Value& subject, const Arguments& a) {
     }
     if (!is_first) out.append(between);
     is_first = false;
-    out.append(to_text(shown));
+    MSTAR_TRY_ASSIGN(const std::string part, r.shown(shown));
+    out.append(part);
     MSTAR_TRY(r.may_build(out.size()));
   }
   return r.text(std::move(out));

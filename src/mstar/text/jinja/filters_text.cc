@@ -16,7 +16,8 @@ using Bound = BoundArguments;
 template <std::string (*change)(std::string_view)>
 Result<Value> changed(Renderer& r, const Value& subject, const Arguments& a) {
   MSTAR_TRY_ASSIGN(const Bound bound, Bound::bind(r, a, {}));
-  return r.text(change(to_text(subject)));
+  MSTAR_TRY_ASSIGN(const std::string text, r.shown(subject));
+  return r.text(change(text));
 }
 
 // The first letter of each word, where words also begin after brackets and hyphens.
@@ -70,7 +71,7 @@ std::string same(std::string_view text) { return std::string(text); }
 
 Result<Value> trim(Renderer& r, const Value& subject, const Arguments& a) {
   MSTAR_TRY_ASSIGN(const Bound bound, Bound::bind(r, a, {"chars"}));
-  const std::string text = to_text(subject);
+  MSTAR_TRY_ASSIGN(const std::string text, r.shown(subject));
   if (!bound.is_set(0)) return r.text(std::string(strip(text, Side::both, nullptr)));
   MSTAR_TRY_ASSIGN(const std::string chars, bound.string(r, 0, ""));
   return r.text(std::string(strip(text, Side::both, &chars)));
@@ -79,7 +80,10 @@ Result<Value> trim(Renderer& r, const Value& subject, const Arguments& a) {
 Result<Value> replace_filter(Renderer& r, const Value& subject, const Arguments& a) {
   MSTAR_TRY_ASSIGN(const Bound bound, Bound::bind(r, a, {"old", "new", "count"}, 2));
   MSTAR_TRY_ASSIGN(const std::int64_t count, bound.is_set(2) ? bound.integer(r, 2, -1) : Result<std::int64_t>(-1));
-  auto out = replace(to_text(subject), to_text(bound[0]), to_text(bound[1]), count, r.bytes_left());
+  MSTAR_TRY_ASSIGN(const std::string text, r.shown(subject));
+  MSTAR_TRY_ASSIGN(const std::string from, r.shown(bound[0]));
+  MSTAR_TRY_ASSIGN(const std::string to, r.shown(bound[1]));
+  auto out = replace(text, from, to, count, r.bytes_left());
   if (!out) return exhausted("the template builds too much text");
   return r.text(std::move(*out));
 }
@@ -113,7 +117,8 @@ Result<Value> center(Renderer& r, const Value& subject, const Arguments& a) {
   MSTAR_TRY_ASSIGN(const Bound bound, Bound::bind(r, a, {"width"}));
   Arguments passed;
   passed.positional.push_back(bound.has(0) ? bound[0] : Value::integer(80));
-  return call_method(r, Value::string(to_text(subject)), "center", passed);
+  MSTAR_TRY_ASSIGN(std::string text, r.shown(subject));
+  return call_method(r, Value::string(std::move(text)), "center", passed);
 }
 
 Result<Value> truncate(Renderer& r, const Value& subject, const Arguments& a) {
@@ -141,7 +146,7 @@ Result<Value> truncate(Renderer& r, const Value& subject, const Arguments& a) {
 
 Result<Value> word_count(Renderer& r, const Value& subject, const Arguments& a) {
   MSTAR_TRY_ASSIGN(const Bound bound, Bound::bind(r, a, {}));
-  const std::string text = to_text(subject);
+  MSTAR_TRY_ASSIGN(const std::string text, r.shown(subject));
   MSTAR_TRY(r.charge_steps(text.size() / 16));
   std::int64_t count = 0;
   bool in_word = false;
@@ -164,7 +169,8 @@ Result<Value> format_filter(Renderer& r, const Value& subject, const Arguments& 
     for (const auto& [name, value] : a.named) named.set(name, value);
     values = Value::dict(std::move(named));
   }
-  return r.binary("%", Value::string(to_text(subject)), values);
+  MSTAR_TRY_ASSIGN(std::string text, r.shown(subject));
+  return r.binary("%", Value::string(std::move(text)), values);
 }
 
 Result<Value> to_int(Renderer& r, const Value& subject, const Arguments& a) {
@@ -233,7 +239,9 @@ Result<Value> round_filter(Renderer& r, const Value& subject, const Arguments& a
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = subject.as_real() * scale;
-  return Value::real((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+  if (!std::isfinite(scaled)) return r.fail("cannot convert a float that is not finite to an integer");
+  // Python divides integers, which have no -0.
+  return Value::real((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale + 0.0);
 }
 
 Result<Value> to_json_filter(Renderer& r, const Value& subject, const Arguments& a) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "mstar/text/jinja/string_escapes.h"
 #include "mstar/text/utf8.h"
 
 namespace mstar::jinja {
@@ -19,8 +20,8 @@ constexpr std::string_view kSymbols[] = {"//", "**", "==", "!=", ">=", "<=", "+"
                                          "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 int hex_value(char c) { return is_digit(c) ? c - '0' : (c | 0x20) - 'a' + 10; }
+bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
 // "\n" for every kind of line end, and without the last one.
 std::string unify_newlines(std::string_view source) {
@@ -324,68 +325,9 @@ class Lexer {
     while (end < in_.size() && in_[end] != quote) end += in_[end] == '\\' ? 2 : 1;
     if (end >= in_.size()) return template_error(line_, "a string that does not end");
     std::string text;
-    MSTAR_TRY(unescape(in_.substr(at_ + 1, end - at_ - 1), text));
+    MSTAR_TRY(append_unescaped(in_.substr(at_ + 1, end - at_ - 1), line_, text));
     push(TokenKind::string, std::move(text));
     take(end + 1 - at_);
-    return {};
-  }
-
-  // Python's unicode-escape codec.
-  Status unescape(std::string_view in, std::string& out) const {
-    while (!in.empty()) {
-      const std::size_t slash = std::min(in.find('\\'), in.size());
-      out.append(in.substr(0, slash));
-      in.remove_prefix(slash);
-      if (in.size() < 2) break;
-      const char c = in[1];
-      constexpr std::string_view kFrom = "\\'\"abfnrtv", kTo = "\\'\"\a\b\f\n\r\t\v";
-      if (const std::size_t at = kFrom.find(c); at != std::string_view::npos) {
-        out.push_back(kTo[at]);
-        in.remove_prefix(2);
-      } else if (c == '\n') {
-        in.remove_prefix(2);
-      } else if (c >= '0' && c <= '7') {
-        std::size_t n = 1;
-        char32_t value = 0;
-        for (; n < 4 && n < in.size() && in[n] >= '0' && in[n] <= '7'; ++n) value = value * 8 + char32_t(in[n] - '0');
-        append_utf8(value, out);
-        in.remove_prefix(n);
-      } else if (c == 'x' || c == 'u' || c == 'U') {
-        MSTAR_TRY(hex_escape(c == 'x' ? 2 : c == 'u' ? 4 : 8, in, out));
-      } else if (c == 'N') {
-        return template_error(line_, "\\N{...} is not supported");
-      } else {
-        unknown_escape(in, out);
-      }
-    }
-    return {};
-  }
-
-  // The backslash stays. What jinja2 makes of a character beyond ASCII after it is an escape whose backslash is gone.
-  static void unknown_escape(std::string_view& in, std::string& out) {
-    out.push_back('\\');
-    const Utf8Step step = utf8_step(in.substr(1));
-    if (step.code_point < 0x80) {
-      out.push_back(in[1]);
-    } else {
-      const int digits = step.code_point < 0x100 ? 2 : step.code_point < 0x10000 ? 4 : 8;
-      out.push_back(digits == 2 ? 'x' : digits == 4 ? 'u' : 'U');
-      for (int i = digits - 1; i >= 0; --i) out.push_back("0123456789abcdef"[(step.code_point >> (4 * i)) & 15]);
-    }
-    in.remove_prefix(1 + step.length_bytes);
-  }
-
-  Status hex_escape(std::size_t digits, std::string_view& in, std::string& out) const {
-    char32_t value = 0;
-    for (std::size_t i = 2; i < 2 + digits; ++i) {
-      if (i >= in.size() || !is_hex(in[i])) return template_error(line_, "a truncated escape in a string");
-      value = value * 16 + static_cast<char32_t>(hex_value(in[i]));
-    }
-    if (value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) {
-      return template_error(line_, "an escape that is no character");
-    }
-    append_utf8(value, out);
-    in.remove_prefix(2 + digits);
     return {};
   }
 

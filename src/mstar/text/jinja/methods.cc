@@ -142,6 +142,8 @@ Result<Value> join_method(Renderer& r, const Value& self, const Arguments& a) {
 }
 
 Result<Value> format_method(Renderer& r, const Value& self, const Arguments& a) {
+  for (const Value& value : a.positional) MSTAR_TRY(r.shown(value));
+  for (const auto& [name, value] : a.named) MSTAR_TRY(r.shown(value));
   auto out = format_braces(self.text(), a.positional, a.named, r.bytes_left());
   if (!out) return out.error().code == Code::exhausted ? out.error() : r.fail(out.error().message);
   return r.text(std::move(*out));

@@ -1,5 +1,6 @@
 #include "mstar/text/jinja/parser.h"
 
+#include "mstar/text/jinja/scopes.h"
 #include "mstar/text/jinja/token_reader.h"
 
 namespace mstar::jinja {
@@ -13,6 +14,7 @@ class BlockParser {
     TemplateTree tree;
     MSTAR_TRY(block({}, tree.body));
     tree.names = in_.take_names();
+    MSTAR_TRY(resolve_scopes(tree));
     return tree;
   }
 
@@ -186,32 +188,12 @@ class BlockParser {
     return {};
   }
 
-  Status macro_body(std::string_view end, Stmt& stmt) {
-    struct Special {
-      const char* name;
-      int Signature::*id;
-      int uses = 0;
-    };
-    Special specials[] = {
-        {"caller", &Signature::caller_id}, {"varargs", &Signature::varargs_id}, {"kwargs", &Signature::kwargs_id}};
-    Signature& out = *stmt.signature;
-    for (Special& special : specials) {
-      out.*special.id = in_.name_id(special.name);
-      special.uses = in_.num_uses(out.*special.id);
-    }
-    MSTAR_TRY(scoped_body(end, stmt));
-    for (const Special& special : specials) {
-      if (in_.num_uses(out.*special.id) == special.uses) out.*special.id = -1;
-    }
-    return {};
-  }
-
   Status macro(Stmt& stmt) {
     stmt.signature = std::make_unique<Signature>();
     if (in_.is(TokenKind::name)) stmt.signature->title = in_.current().text;
     MSTAR_TRY_ASSIGN(stmt.target.name_id, expr_.plain_name());
     MSTAR_TRY(signature(*stmt.signature));
-    return macro_body("endmacro", stmt);
+    return scoped_body("endmacro", stmt);
   }
 
   Status call_block(Stmt& stmt) {
@@ -220,20 +202,26 @@ class BlockParser {
     if (in_.is_symbol("(")) MSTAR_TRY(signature(*stmt.signature));
     MSTAR_TRY_ASSIGN(stmt.value, expr_.expression());
     if (stmt.value->kind != ExprKind::call) return template_error(stmt.line, "expected a call");
-    return macro_body("endcall", stmt);
+    return scoped_body("endcall", stmt);
   }
 
   Status filter_block(Stmt& stmt) {
     MSTAR_TRY_ASSIGN(stmt.value, expr_.filters(nullptr, true));
     return scoped_body("endfilter", stmt);
   }
-  Status generation(Stmt& stmt) { return scoped_body("endgeneration", stmt); }
+  Status generation(Stmt& stmt) {
+    stmt.signature = std::make_unique<Signature>();
+    stmt.signature->title = "generation";
+    return scoped_body("endgeneration", stmt);
+  }
   Status print(Stmt& stmt) {
     MSTAR_TRY_ASSIGN(stmt.value, expr_.expression());
     return {};
   }
   Status jump(Stmt& stmt) {
-    if (loop_depth_ == 0) return template_error(stmt.line, "break or continue outside of a loop");
+    if (loop_depth_ == 0)
+      return template_error(stmt.line,
+                            "break or continue outside of a loop, or out of a block in it, is not supported");
     return {};
   }
 

@@ -56,13 +56,14 @@ void append_items(const std::vector<Value>& items, std::string& out) {
   }
 }
 
+// Only with this step do the numbers tell what the range was made of.
+bool shows_its_bounds(const std::vector<Value>& items) {
+  return items.size() > 1 && items[1].as_int() - items[0].as_int() == 1;
+}
+
 std::string range_repr(const std::vector<Value>& items) {
-  if (items.empty()) return "range(0, 0)";
-  const std::int64_t first = items.front().as_int();
-  const std::int64_t step = items.size() > 1 ? items[1].as_int() - first : 1;
-  std::string out = "range(" + std::to_string(first) + ", " + std::to_string(items.back().as_int() + step);
-  if (step != 1) out.append(", ").append(std::to_string(step));
-  return out + ")";
+  if (!shows_its_bounds(items)) return "<range object>";
+  return "range(" + std::to_string(items.front().as_int()) + ", " + std::to_string(items.back().as_int() + 1) + ")";
 }
 
 std::string dict_repr(const Dict& dict) {
@@ -315,6 +316,15 @@ std::string to_text(const Value& value) {
     default:
       return repr(value);
   }
+}
+
+bool has_text(const Value& value) {
+  if (value.is(Kind::iterator) || value.is(Kind::object)) return false;
+  if (value.is(Kind::range)) return shows_its_bounds(value.items());
+  if (value.is_sequence()) return std::all_of(value.items().begin(), value.items().end(), has_text);
+  if (!value.is(Kind::dict)) return true;
+  const auto& entries = value.entries().entries();
+  return std::all_of(entries.begin(), entries.end(), [](const Dict::Entry& entry) { return has_text(entry.second); });
 }
 
 Result<std::string> to_json(const Value& value, const JsonStyle& style, std::size_t max_bytes) {

@@ -20,7 +20,10 @@ std::u32string characters(std::string_view text);
 std::string from_characters(std::u32string_view text);
 
 std::string real_repr(double value);
-// str() and repr(). Containers print as Python's, functions as "<...>".
+// Whether the value prints without an address in memory: no function, macro or generator is in it, nor
+// a range whose bounds are not known.
+bool has_text(const Value& value);
+// str() and repr() of what has_text. Containers print as Python's.
 std::string to_text(const Value& value);
 std::string repr(const Value& value);
 // json.dumps as transformers' tojson sets it up. `indent` < 0: one line. invalid_request for what JSON can't hold.

@@ -57,6 +57,7 @@ Result<Value> Renderer::dict(Dict entries) {
 
 Result<std::string> Renderer::run() {
   push_frame(-1);
+  enter(tree_.scope);
   MSTAR_TRY(block(tree_.body));
   return std::move(output_);
 }
@@ -69,12 +70,34 @@ std::size_t Renderer::push_frame(std::int32_t parent) {
   return frames_.size() - 1;
 }
 
+void Renderer::enter(const Scope& scope) {
+  for (const ScopeLoad& load : scope) {
+    Value value;
+    if (load.from == ScopeLoad::From::given) value = given(load.name_id);
+    if (load.from == ScopeLoad::From::outer) value = lookup_from(top().parent, load.name_id);
+    if (load.from == ScopeLoad::From::undefined) value = unknown(load.name_id);
+    top().variables.emplace_back(load.name_id, std::move(value));
+  }
+}
+
 Status Renderer::emit(std::string_view text) {
   const std::size_t limit = out_ == &output_ ? limits_.max_output_bytes : bytes_left();
   if (text.size() > limit || out_->size() > limit - text.size())
     return exhausted("template line " + std::to_string(line_) + ": the template writes too much text");
   out_->append(text);
   return {};
+}
+
+Status Renderer::emit_value(const Value& value) {
+  if (value.is(Kind::string)) return emit(value.text());
+  MSTAR_TRY_ASSIGN(const std::string text, shown(value));
+  return emit(text);
+}
+
+Result<std::string> Renderer::shown(const Value& value) const {
+  if (!has_text(value))
+    return fail("to print an object, such as a function, a generator or most ranges, is not supported");
+  return to_text(value);
 }
 
 Result<Renderer::Flow> Renderer::block(const Block& statements) {
@@ -96,7 +119,7 @@ Result<Renderer::Flow> Renderer::statement(const Stmt& stmt) {
       return Flow::normal;
     case StmtKind::output: {
       MSTAR_TRY_ASSIGN(const Value value, eval(*stmt.value));
-      MSTAR_TRY(value.is(Kind::string) ? emit(value.text()) : emit(to_text(value)));
+      MSTAR_TRY(emit_value(value));
       return Flow::normal;
     }
     case StmtKind::if_:
@@ -122,15 +145,13 @@ Result<Renderer::Flow> Renderer::statement(const Stmt& stmt) {
       MSTAR_TRY(call_block(stmt));
       return Flow::normal;
     case StmtKind::filter_block: {
-      MSTAR_TRY_ASSIGN(std::string body, captured(stmt.body));
-      MSTAR_TRY_ASSIGN(Value subject, text(std::move(body)));
-      MSTAR_TRY_ASSIGN(const Value value, through_filters(stmt.value.get(), std::move(subject)));
-      MSTAR_TRY(emit(to_text(value)));
+      MSTAR_TRY_ASSIGN(const Value value, captured(stmt));
+      MSTAR_TRY(emit_value(value));
       return Flow::normal;
     }
     case StmtKind::scope: {
-      MSTAR_TRY_ASSIGN(const std::string body, captured(stmt.body));
-      MSTAR_TRY(emit(body));
+      MSTAR_TRY_ASSIGN(const Value value, call(make_macro(stmt), {}));
+      MSTAR_TRY(emit_value(value));
       return Flow::normal;
     }
     case StmtKind::break_:
@@ -149,51 +170,56 @@ Result<Renderer::Flow> Renderer::if_chain(const Stmt& stmt) {
   return block(stmt.body);
 }
 
-Result<std::vector<Value>> Renderer::loop_items(const Stmt& stmt) {
-  MSTAR_TRY_ASSIGN(const Value value, eval(*stmt.value));
-  MSTAR_TRY_ASSIGN(std::vector<Value> items, iterate(value));
-  if (!stmt.condition) return items;
-  std::vector<Value> kept;
-  push_frame(static_cast<std::int32_t>(frames_.size()) - 1);
-  for (Value& item : items) {
-    top().variables.clear();
-    MSTAR_TRY(assign(stmt.target, item));
-    MSTAR_TRY_ASSIGN(const Value condition, eval(*stmt.condition));
-    if (truthy(condition)) kept.push_back(std::move(item));
+// A loop's condition is asked when the loop comes to the item, or looks ahead to it: what the body changes counts.
+Status Renderer::fill_loop(LoopBody& loop, std::size_t count) {
+  while (loop.items.size() < count && loop.next_waiting < loop.waiting.size()) {
+    Value& item = loop.waiting[loop.next_waiting++];
+    push_frame(loop.outer_frame);
+    enter(loop.stmt->condition_scope);
+    MSTAR_TRY(assign(loop.stmt->target, item));
+    MSTAR_TRY_ASSIGN(const Value condition, eval(*loop.stmt->condition));
+    frames_.pop_back();
+    if (truthy(condition)) loop.items.push_back(std::move(item));
   }
-  frames_.pop_back();
-  return kept;
+  return {};
 }
 
 Result<Renderer::Flow> Renderer::for_loop(const Stmt& stmt) {
-  MSTAR_TRY_ASSIGN(std::vector<Value> items, loop_items(stmt));
+  MSTAR_TRY_ASSIGN(const Value value, eval(*stmt.value));
+  MSTAR_TRY_ASSIGN(std::vector<Value> items, iterate(value));
   bool completed = false;
   if (!items.empty()) {
-    MSTAR_TRY_ASSIGN(completed, loop_body(stmt, items));
+    MSTAR_TRY_ASSIGN(completed, loop_body(stmt, std::move(items)));
   }
   // jinja2 runs the else part also where every iteration left by break or continue.
   if (completed || stmt.else_body.empty()) return Flow::normal;
   push_frame(static_cast<std::int32_t>(frames_.size()) - 1);
+  enter(stmt.else_scope);
   MSTAR_TRY_ASSIGN(const Flow flow, block(stmt.else_body));
   frames_.pop_back();
   return flow;
 }
 
-Result<bool> Renderer::loop_body(const Stmt& stmt, const std::vector<Value>& items) {
+Result<bool> Renderer::loop_body(const Stmt& stmt, std::vector<Value> items) {
   MSTAR_TRY(may_build(items.size() * sizeof(Value)));
   built_bytes_ += items.size() * sizeof(Value);
   auto body = std::make_unique<LoopBody>();
   LoopBody& loop = *body;
-  loop.items = items;
+  loop.stmt = &stmt;
+  loop.outer_frame = static_cast<std::int32_t>(frames_.size()) - 1;
+  (stmt.condition ? loop.waiting : loop.items) = std::move(items);
   owned_.push_back(std::move(body));
-  push_frame(static_cast<std::int32_t>(frames_.size()) - 1);
+  push_frame(loop.outer_frame);
   bool completed = false;
-  for (loop.index0 = 0; loop.index0 < loop.items.size(); ++loop.index0) {
+  for (loop.index0 = 0;; ++loop.index0) {
+    MSTAR_TRY(fill_loop(loop, loop.index0 + 1));
+    if (loop.index0 >= loop.items.size()) break;
     top().variables.clear();
     top().serial = next_serial_++;
-    if (loop_id_ >= 0) top().variables.emplace_back(loop_id_, Value::borrowed_object(loop));
+    if (stmt.uses_loop) top().variables.emplace_back(loop_id_, Value::borrowed_object(loop));
     MSTAR_TRY(charge_steps(1));
     MSTAR_TRY(assign(stmt.target, loop.items[loop.index0]));
+    enter(stmt.scope);
     MSTAR_TRY_ASSIGN(const Flow flow, block(stmt.body));
     if (flow == Flow::broken) break;
     completed = completed || flow == Flow::normal;
@@ -202,16 +228,19 @@ Result<bool> Renderer::loop_body(const Stmt& stmt, const std::vector<Value>& ite
   return completed;
 }
 
-Result<std::string> Renderer::captured(const Block& body) {
+Result<Value> Renderer::captured(const Stmt& stmt) {
   std::string buffer;
   std::string* const outer = out_;
   out_ = &buffer;
   push_frame(static_cast<std::int32_t>(frames_.size()) - 1);
-  auto flow = block(body);
+  enter(stmt.scope);
+  auto flow = block(stmt.body);
   out_ = outer;
   if (!flow) return std::move(flow.error());
+  MSTAR_TRY_ASSIGN(Value subject, text(std::move(buffer)));
+  MSTAR_TRY_ASSIGN(Value value, through_filters(stmt.value.get(), std::move(subject)));
   frames_.pop_back();
-  return buffer;
+  return value;
 }
 
 Result<Value> Renderer::through_filters(const Expr* chain, Value subject) {
@@ -222,9 +251,7 @@ Result<Value> Renderer::through_filters(const Expr* chain, Value subject) {
 }
 
 Status Renderer::set_block(const Stmt& stmt) {
-  MSTAR_TRY_ASSIGN(std::string body, captured(stmt.body));
-  MSTAR_TRY_ASSIGN(Value subject, text(std::move(body)));
-  MSTAR_TRY_ASSIGN(const Value value, through_filters(stmt.value.get(), std::move(subject)));
+  MSTAR_TRY_ASSIGN(const Value value, captured(stmt));
   return assign(stmt.target, value);
 }
 
@@ -236,6 +263,7 @@ Result<Renderer::Flow> Renderer::with(const Stmt& stmt) {
   }
   push_frame(static_cast<std::int32_t>(frames_.size()) - 1);
   for (std::size_t i = 0; i < values.size(); ++i) MSTAR_TRY(assign(stmt.assignments[i].first, values[i]));
+  enter(stmt.scope);
   MSTAR_TRY_ASSIGN(const Flow flow, block(stmt.body));
   frames_.pop_back();
   return flow;
@@ -247,7 +275,7 @@ Status Renderer::call_block(const Stmt& stmt) {
   MSTAR_TRY_ASSIGN(Arguments arguments, arguments_of(expr));
   arguments.named.emplace_back("caller", make_macro(stmt));
   MSTAR_TRY_ASSIGN(const Value value, call(callee, std::move(arguments)));
-  return emit(to_text(value));
+  return emit_value(value);
 }
 
 Status Renderer::assign(const Target& target, const Value& value) {
@@ -294,26 +322,33 @@ Value Renderer::make_namespace(Dict attributes) {
   return Value::borrowed_object(*owned_.back());
 }
 
-Value Renderer::lookup(int name_id) {
-  for (auto at = static_cast<std::int32_t>(frames_.size()) - 1; at >= 0;) {
+Value Renderer::lookup(int name_id) { return lookup_from(static_cast<std::int32_t>(frames_.size()) - 1, name_id); }
+
+Value Renderer::lookup_from(std::int32_t at, int name_id) {
+  while (at >= 0) {
     const Frame& frame = frames_[static_cast<std::size_t>(at)];
     for (const auto& [name, value] : frame.variables) {
       if (name == name_id) return value;
     }
     at = frame.parent;
   }
-  if (const Value* given = variables_[static_cast<std::size_t>(name_id)]) return *given;
-  return global(tree_.names[static_cast<std::size_t>(name_id)]);
+  return unknown(name_id);
 }
 
-Value Renderer::global(const std::string& name) {
+Value Renderer::unknown(int name_id) const {
+  return Value::undefined("'" + tree_.names[static_cast<std::size_t>(name_id)] + "' is undefined");
+}
+
+Value Renderer::given(int name_id) {
+  if (const Value* value = variables_[static_cast<std::size_t>(name_id)]) return *value;
+
   static const FunctionBody kFunctions[] = {
       FunctionBody("range"),  FunctionBody("dict"),         FunctionBody("namespace"), FunctionBody("raise_exception"),
       FunctionBody("cycler"), FunctionBody("strftime_now"), FunctionBody("joiner")};
   for (const FunctionBody& function : kFunctions) {
-    if (function.name == name) return Value::borrowed_object(function);
+    if (function.name == tree_.names[static_cast<std::size_t>(name_id)]) return Value::borrowed_object(function);
   }
-  return Value::undefined("'" + name + "' is undefined");
+  return unknown(name_id);
 }
 
 }  // namespace mstar::jinja

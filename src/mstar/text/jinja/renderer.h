@@ -64,6 +64,8 @@ class Renderer {
   Result<bool> contains(const Value& container, const Value& item);
   Result<Value> binary(std::string_view op, const Value& left, const Value& right);
   Error fail(std::string_view message) const;
+  // str(); fails for functions and the like, and for what holds them: Python prints their address.
+  Result<std::string> shown(const Value& value) const;
   const std::tm& now() const { return now_; }
   Value make_namespace(Dict attributes);
 
@@ -87,16 +89,18 @@ class Renderer {
   Result<Flow> if_chain(const Stmt& stmt);
   Result<Flow> for_loop(const Stmt& stmt);
   // Whether the end of the body was reached in any iteration.
-  Result<bool> loop_body(const Stmt& stmt, const std::vector<Value>& items);
-  Result<std::vector<Value>> loop_items(const Stmt& stmt);
+  Result<bool> loop_body(const Stmt& stmt, std::vector<Value> items);
+  // Until `count` items of the loop, or all, are known.
+  Status fill_loop(LoopBody& loop, std::size_t count);
   Status set_block(const Stmt& stmt);
   Result<Flow> with(const Stmt& stmt);
   Status call_block(const Stmt& stmt);
-  // Renders into a text of its own, in a scope of its own.
-  Result<std::string> captured(const Block& body);
+  // The body's text through the filters of the value, in a frame of its own.
+  Result<Value> captured(const Stmt& stmt);
   Result<Value> through_filters(const Expr* chain, Value subject);
   Status assign(const Target& target, const Value& value);
   Status emit(std::string_view text);
+  Status emit_value(const Value& value);
 
   Result<Value> eval(const Expr& expr);
   Result<Value> eval_inner(const Expr& expr);
@@ -117,9 +121,14 @@ class Renderer {
   Result<Value> call_function(const FunctionBody& function, const Arguments& arguments);
   Result<Value> call_loop_method(const LoopBody& loop, std::string_view name, const Arguments& arguments);
   Value make_macro(const Stmt& stmt);
-  Result<Value> loop_attribute(const LoopBody& loop, std::string_view name);
+  Result<Value> loop_attribute(LoopBody& loop, std::string_view name);
   Value lookup(int name_id);
-  Value global(const std::string& name);
+  Value lookup_from(std::int32_t frame, int name_id);
+  // What the template is given by that name, or the function of that name.
+  Value given(int name_id);
+  Value unknown(int name_id) const;
+  // Gives the top frame the variables of its scope that are not assigned.
+  void enter(const Scope& scope);
 
   std::size_t push_frame(std::int32_t parent);
   Frame& top() { return frames_.back(); }

@@ -10,15 +10,18 @@ namespace mstar::jinja {
 
 struct Renderer::MacroBody final : Body {
   const Stmt* stmt = nullptr;
-  // The frame that the macro was made in; when that one is gone, only the template's own variables are seen.
+  // The frame that the macro was made in, whose variables it sees.
   std::int32_t frame = 0;
   std::uint64_t frame_serial = 0;
 };
 
 struct Renderer::LoopBody final : Body {
-  std::vector<Value> items;
+  const Stmt* stmt = nullptr;
+  std::int32_t outer_frame = -1;
+  std::vector<Value> items;    // that the loop walks over, as far as that is known
+  std::vector<Value> waiting;  // from next_waiting on: the condition is still to be asked
+  std::size_t next_waiting = 0;
   std::size_t index0 = 0;
-  int depth0 = 0;
   std::vector<Value> last_changed;
   bool has_changed = false;
 };

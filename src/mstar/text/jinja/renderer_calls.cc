@@ -33,7 +33,9 @@ Result<Value> Renderer::attribute_of(const Value& object, std::string_view name)
       const Value* found = space->attributes.find(name);
       return found ? *found : missing(object, name);
     }
-    if (const auto* loop = dynamic_cast<const LoopBody*>(object.body())) return loop_attribute(*loop, name);
+    // Loops are made by this renderer, which owns them.
+    if (auto* loop = const_cast<LoopBody*>(dynamic_cast<const LoopBody*>(object.body())))
+      return loop_attribute(*loop, name);
     if (const auto* cycler = dynamic_cast<const CyclerBody*>(object.body())) {
       if (!cycler->is_joiner && name == "current") return cycler->items[cycler->at];
     }
@@ -75,7 +77,7 @@ Result<Value> Renderer::item_of(const Value& object, const Value& key) {
       return text(all.substr(begin, utf8_step(std::string_view(all).substr(begin)).length_bytes));
     }
   }
-  if (!key.is(Kind::string)) return missing(object, to_text(key));
+  if (!key.is(Kind::string)) return missing(object, has_text(key) ? to_text(key) : type_name(key));
   return object.is(Kind::dict) && !has_method(object, key.text()) && !is_mutator(object, key.text())
              ? Result<Value>(missing(object, key.text()))
              : attribute_of(object, key.text());
@@ -169,7 +171,8 @@ Result<Value> Renderer::call_macro(const MacroBody& macro, Arguments arguments) 
   const Signature& signature = *macro.stmt->signature;
   const auto frame = static_cast<std::size_t>(macro.frame);
   const bool alive = frame < frames_.size() && frames_[frame].serial == macro.frame_serial;
-  push_frame(alive ? macro.frame : 0);
+  if (!alive) return fail("to call a macro outside of the block that defines it is not supported");
+  push_frame(macro.frame);
   std::vector<std::pair<int, Value>> bound;
   const std::size_t num_names = signature.names.size();
   std::vector<bool> given(num_names, false);
@@ -215,6 +218,7 @@ Result<Value> Renderer::call_macro(const MacroBody& macro, Arguments arguments) 
     return fail("macro '" + signature.title + "' takes not more than " + std::to_string(num_names) + " argument(s)");
   }
   top().variables = std::move(bound);
+  enter(macro.stmt->scope);
   const std::size_t first_default = num_names - signature.defaults.size();
   for (std::size_t i = first_default; i < num_names; ++i) {
     if (given[i]) continue;
@@ -314,7 +318,8 @@ Result<Value> Renderer::call_function(const FunctionBody& function, const Argume
   }
   if (name == "raise_exception") {
     MSTAR_TRY_ASSIGN(const auto bound, BoundArguments::bind(*this, arguments, {"message"}, 1));
-    return invalid_request(to_text(bound[0]));
+    MSTAR_TRY_ASSIGN(std::string message, shown(bound[0]));
+    return invalid_request(std::move(message));
   }
   auto cycler = std::make_unique<CyclerBody>();
   cycler->is_joiner = name == "joiner";
@@ -331,7 +336,10 @@ Result<Value> Renderer::call_function(const FunctionBody& function, const Argume
   return Value::borrowed_object(*owned_.back());
 }
 
-Result<Value> Renderer::loop_attribute(const LoopBody& loop, std::string_view name) {
+Result<Value> Renderer::loop_attribute(LoopBody& loop, std::string_view name) {
+  if (name == "last" || name == "nextitem") MSTAR_TRY(fill_loop(loop, loop.index0 + 2));
+  if (name == "length" || name == "revindex" || name == "revindex0")
+    MSTAR_TRY(fill_loop(loop, loop.items.size() + loop.waiting.size()));
   const auto at = static_cast<std::int64_t>(loop.index0);
   const auto length = static_cast<std::int64_t>(loop.items.size());
   if (name == "index") return Value::integer(at + 1);

@@ -125,7 +125,8 @@ Result<Value> Renderer::eval_concat(const Expr& expr) {
     if (value.is(Kind::string)) {
       out.append(value.text());
     } else {
-      out.append(to_text(value));
+      MSTAR_TRY_ASSIGN(const std::string part, shown(value));
+      out.append(part);
     }
     MSTAR_TRY(may_build(out.size()));
   }
@@ -270,7 +271,7 @@ Result<Value> Renderer::eval_slice(const Expr& expr) {
     return text(from_characters(out));
   }
   if (!object.is(Kind::list) && !object.is(Kind::tuple) && !object.is(Kind::range))
-    return fail("'" + std::string(type_name(object)) + "' object is not subscriptable by a slice");
+    return fail("a slice of '" + std::string(type_name(object)) + "' is not supported");
   const std::vector<Value>& all = object.items();
   MSTAR_TRY(charge_steps(all.size() / 8));
   std::vector<Value> out;
@@ -365,6 +366,7 @@ Result<Value> Renderer::repeat(const Value& subject, std::int64_t count) {
 Result<Value> Renderer::binary(std::string_view op, const Value& left, const Value& right) {
   const auto repeatable = [](const Value& v) { return v.is(Kind::string) || v.is(Kind::list) || v.is(Kind::tuple); };
   if (op == "%" && left.is(Kind::string)) {
+    MSTAR_TRY(shown(right));
     auto formatted = format_percent(left.text(), right, bytes_left());
     if (!formatted)
       return formatted.error().code == Code::exhausted ? formatted.error() : fail(formatted.error().message);

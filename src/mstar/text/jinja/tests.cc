@@ -37,8 +37,12 @@ bool is_callable(const Value& v) {
   // jinja2's Undefined has a __call__, which raises.
   return v.is(Kind::undefined) || (v.is(Kind::object) && dynamic_cast<const Namespace*>(v.body()) == nullptr);
 }
-bool is_lower_text(const Value& v) { return is_lower(to_text(v)); }
-bool is_upper_text(const Value& v) { return is_upper(to_text(v)); }
+template <bool (*answer)(std::string_view)>
+Result<bool> of_text(Renderer& r, const Value& subject, const Arguments& a) {
+  MSTAR_TRY_ASSIGN(const Bound bound, Bound::bind(r, a, {}));
+  MSTAR_TRY_ASSIGN(const std::string text, r.shown(subject));
+  return answer(text);
+}
 
 template <int remainder>
 Result<bool> parity(Renderer& r, const Value& subject, const Arguments& a) {
@@ -101,8 +105,8 @@ constexpr Named kTests[] = {
     {"sequence", plain<is_indexed>},
     {"iterable", plain<is_iterable>},
     {"callable", plain<is_callable>},
-    {"lower", plain<is_lower_text>},
-    {"upper", plain<is_upper_text>},
+    {"lower", of_text<is_lower>},
+    {"upper", of_text<is_upper>},
     {"odd", parity<1>},
     {"even", parity<0>},
     {"divisibleby", divisible},

@@ -47,15 +47,9 @@ class TokenReader {
   // The number that stands for a variable's name in this template.
   int name_id(const std::string& name) {
     const auto [place, fresh] = ids_.emplace(name, static_cast<int>(names_.size()));
-    if (fresh) {
-      names_.push_back(name);
-      uses_.push_back(0);
-    }
-    ++uses_[static_cast<std::size_t>(place->second)];
+    if (fresh) names_.push_back(name);
     return place->second;
   }
-  // How often name_id was asked for it.
-  int num_uses(int name_id) const { return uses_[static_cast<std::size_t>(name_id)]; }
   std::vector<std::string> take_names() { return std::move(names_); }
 
   // Counts how deep the parsers call each other.
@@ -76,9 +70,16 @@ class TokenReader {
   std::size_t at_ = 0;
   int level_ = 0;
   std::vector<std::string> names_;
-  std::vector<int> uses_;
   std::unordered_map<std::string, int> ids_;
 };
+
+// The parts of an Expr; each may be null.
+template <class... Parts>
+std::vector<ExprPtr> parts_of(Parts&&... parts) {
+  std::vector<ExprPtr> out;
+  (out.push_back(std::forward<Parts>(parts)), ...);
+  return out;
+}
 
 // How a tuple without brackets may be read.
 struct TupleRules {

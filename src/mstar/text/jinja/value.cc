@@ -330,8 +330,9 @@ std::optional<std::string> key_of(const Value& value) {
     }
     case Kind::string:
       return "s" + value.text();
-    case Kind::tuple: {
-      std::string key = "(";
+    case Kind::tuple:
+    case Kind::range: {
+      std::string key = value.is(Kind::tuple) ? "(" : "r";
       for (const Value& item : value.items()) {
         const auto part = key_of(item);
         if (!part) return std::nullopt;
