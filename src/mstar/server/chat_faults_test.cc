@@ -91,6 +91,9 @@ TEST_F(ChatFaults, WrongFieldsAreNamed) {
       {R"("model":"")", "model"},
       {"\"model\":\"" + std::string(257, 'm') + "\"", "model"},
       {"\"cache_salt\":\"" + std::string(257, 's') + "\"", "cache_salt"},
+      {R"("seed":18446744073709551616)", "seed"},
+      {R"("tools":[{"type":"function","function":{"name":"f","parameters":{"minimum":-9223372036854775809}}}])",
+       "tools"},
       {R"("messages":[])", "messages"},
       {R"("messages":{})", "messages"},
       {R"("messages":null)", "messages"},
@@ -133,6 +136,8 @@ TEST_F(ChatFaults, WrongMessagesAreNamed) {
       {R"({"role":"assistant","tool_calls":[{"id":"a","function":{"arguments":"{}"}}]})",
        "tool_calls[0].function.name'"},
       {R"({"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":5}}]})",
+       "tool_calls[0].function.arguments'"},
+      {R"({"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":"{\"n\":18446744073709551616}"}}]})",
        "tool_calls[0].function.arguments'"},
       {R"({"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":")" +
            std::string(1 << 21, ' ') + "\"}}]}",

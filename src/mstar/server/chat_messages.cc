@@ -174,6 +174,9 @@ class MessageReader {
       one["type"] = "function";
       one["function"]["name"] = *name;
       one["function"]["arguments"] = arguments ? arguments_of(*arguments) : OrderedJson::object();
+      if (arguments && arguments->is_string() && one["function"]["arguments"].is_object() &&
+          member_with_large_integer(arguments->get_ref<const std::string&>()))
+        return fault(where + ".function.arguments", "holds an integer beyond 64 bits");
       list.push_back(std::move(one));
     }
     out["tool_calls"] = std::move(list);

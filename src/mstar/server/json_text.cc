@@ -1,5 +1,6 @@
 #include "mstar/server/json_text.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -206,11 +207,62 @@ Status check_json_bounds(std::string_view text, std::string_view what, std::size
   return ok_status();
 }
 
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Of the number at the start of `text`.
+bool is_large_integer(std::string_view text) {
+  const bool negative = text.front() == '-';
+  const char* const end = text.data() + text.size();
+  std::int64_t low = 0;
+  std::uint64_t high = 0;
+  const auto read = negative ? std::from_chars(text.data(), end, low) : std::from_chars(text.data(), end, high);
+  return read.ec == std::errc::result_out_of_range;
+}
+
+}  // namespace
+
+std::optional<std::string_view> member_with_large_integer(std::string_view text) {
+  constexpr std::size_t kMostSafeDigits = 18;
+  std::string_view name, member;
+  int depth = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') {
+      const std::size_t begin = i + 1;
+      for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\' ? 1 : 0;
+      name = text.substr(begin, std::min(i, text.size()) - begin);
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    } else if (c == ':') {
+      if (depth == 1) member = name;
+    } else if (c == '-' || is_digit(c)) {
+      const std::size_t begin = i;
+      while (i + 1 < text.size() && is_digit(text[i + 1])) ++i;
+      const std::size_t num_digits = i - begin;
+      const char next = i + 1 < text.size() ? text[i + 1] : ' ';
+      if (next == '.' || next == 'e' || next == 'E') {
+        const std::size_t after = text.find_first_not_of("0123456789.eE+-", i + 1);
+        i = (after == std::string_view::npos ? text.size() : after) - 1;
+      } else if (num_digits >= kMostSafeDigits && is_large_integer(text.substr(begin, num_digits + 1))) {
+        return member;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 Result<Params> params_from_json(std::string_view text, std::string_view what) {
   MSTAR_TRY(check_json_bounds(text, what));
   const json parsed = json::parse(text.begin(), text.end(), nullptr, false);
   if (parsed.is_discarded()) return invalid_request(std::string(what) + " is not valid JSON");
   if (!parsed.is_object()) return invalid_request(std::string(what) + " must be a JSON object");
+  if (const auto member = member_with_large_integer(text))
+    return std::move(invalid_request("'" + std::string(*member) + "' holds an integer beyond 64 bits"))
+        .with_field(std::string(*member));
   Params out;
   for (const auto& [name, value] : parsed.items())
     if (!value.is_null()) out.set(name, value_of(value));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,11 @@ bool is_utf8(std::string_view text);
 inline constexpr int kMaxJsonDepth = 64;
 inline constexpr std::size_t kMaxJsonValues = std::size_t{1} << 18;
 Status check_json_bounds(std::string_view text, std::string_view what, std::size_t max_members = kMaxJsonValues);
+
+// The member of the outermost object (as spelt; empty outside of one) that holds an integer which neither a signed nor
+// an unsigned one of 64 bits can hold, and which a parser would make a float of. `text` is JSON. One pass over the
+// text.
+std::optional<std::string_view> member_with_large_integer(std::string_view text);
 
 // Parses a JSON object within those bounds into typed values: strings, numbers, booleans, lists of strings
 // and lists of numbers. Any other nested value is kept as its compact JSON text; null members count as missing. `what`

@@ -156,6 +156,8 @@ Result<JsonBody> parse_json_body(std::string_view text) {
     return invalid_request("the request body is not valid JSON, in or after '" + field + "'").with_field(field);
   }
   if (!out.json.is_object()) return invalid_request("the request body must be a JSON object");
+  if (const auto member = member_with_large_integer(text))
+    return bad_field(std::string(*member), "holds an integer beyond 64 bits");
   return out;
 }
 

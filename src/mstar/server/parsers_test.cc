@@ -63,6 +63,20 @@ TEST(Json, ObjectsBecomeParams) {
   EXPECT_EQ(nlohmann::json::parse(written)["n"], nlohmann::json::parse("[1,2.5]"));
 }
 
+TEST(Json, IntegersBeyond64BitsAreFound) {
+  for (const char* good :
+       {"{}", R"({"a":18446744073709551615,"b":-9223372036854775808,"c":123456789012345678901.5})",
+        R"({"a":"99999999999999999999999","99999999999999999999999":[1e99,123456789012345678901e-3]})",
+        R"({"a":"\\","b":"\"99999999999999999999999"})", "5"})
+    EXPECT_FALSE(member_with_large_integer(good)) << good;
+  EXPECT_EQ(member_with_large_integer(R"({"a":18446744073709551616})"), "a");
+  EXPECT_EQ(member_with_large_integer(R"({"a":1,"b":{"c":[0.5,-9223372036854775809]},"d":2})"), "b");
+  EXPECT_EQ(member_with_large_integer("99999999999999999999999"), "");
+  const auto refused = params_from_json(R"({"big":[18446744073709551616]})", "it");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().field, "big");
+}
+
 TEST(Json, DepthIsBounded) {
   const auto nested = [](int depth) { return "{\"a\":" + std::string(depth, '[') + std::string(depth, ']') + "}"; };
   EXPECT_TRUE(params_from_json(nested(kMaxJsonDepth - 1), "it"));
