@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "inspect_parts.h"
 #include "mstar/weights/weight_map.h"
 
 namespace mstar::apps {
@@ -83,6 +84,17 @@ Result<MemoryPlan> plan_memory(const std::vector<PlannedModel>& models, const re
   for (const PlannedModel& each : models) MSTAR_TRY(add_model(each, limits, plan));
   std::stable_sort(plan.lines.begin(), plan.lines.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
   return plan;
+}
+
+std::int64_t default_kv_tokens(const decl::PagedKv& spec, int max_requests, std::size_t budget_bytes) {
+  const std::size_t token_bytes = bytes_per_page(spec) / static_cast<std::size_t>(spec.page_tokens);
+  const std::int64_t longest = spec.max_tokens_per_request;
+  const auto places_in = [&](std::size_t bytes) {
+    const auto places = static_cast<std::int64_t>(bytes / std::max<std::size_t>(token_bytes, 1));
+    return places - places % spec.page_tokens;
+  };
+  const std::int64_t places = std::max(places_in(budget_bytes / 8), std::min(2 * longest, places_in(budget_bytes / 2)));
+  return places < longest || places >= longest * max_requests ? 0 : places;
 }
 
 std::string format_bytes(std::size_t bytes) {

@@ -71,10 +71,30 @@ Result<OpenedModel> open_model(const ModelConfig& config, Backend backend) {
 
 namespace {
 
+// See default_kv_tokens. Only a language model can do with less than the worst case: its requests wait for room, and
+// are computed again.
+Result<std::int64_t> kv_tokens_for(const OpenedModel& model, const RuntimeConfig& config, Backend backend) {
+  const auto& surfaces = model.decl->surfaces();
+  const bool writes_text = std::any_of(surfaces.begin(), surfaces.end(), [](const decl::Surface& each) {
+    return each.route == decl::Route::completions;
+  });
+  if (!writes_text || backend != Backend::cpu || model.config.options.has("kv_tokens")) return 0;
+  MSTAR_TRY_ASSIGN(const std::size_t budget, available_bytes(config, backend));
+  for (const decl::ResourceSpec& each : model.decl->resources())
+    if (const auto* kv = std::get_if<decl::PagedKv>(&each))
+      return default_kv_tokens(*kv, config.max_concurrent_requests, budget);
+  return 0;
+}
+
 Result<std::vector<OpenedModel>> open_all(const RuntimeConfig& config, Backend backend) {
   std::vector<OpenedModel> out;
-  for (const ModelConfig& each : config.models) {
+  for (ModelConfig each : config.models) {
     MSTAR_TRY_ASSIGN(OpenedModel opened, open_model(each, backend));
+    MSTAR_TRY_ASSIGN(const std::int64_t kv_tokens, kv_tokens_for(opened, config, backend));
+    if (kv_tokens > 0) {
+      each.options.set("kv_tokens", kv_tokens);
+      MSTAR_TRY_ASSIGN(opened, open_model(each, backend));
+    }
     out.push_back(std::move(opened));
   }
   return out;
