@@ -53,9 +53,11 @@ Result<BenchServer> look_at_server(const load::HttpUrl& url, const std::string& 
   BenchServer out{.software = answer->server, .models = {}, .model = wanted};
   if (answer->status == 200) out.models = model_names(answer->body);
   if (!wanted.empty()) return out;
-  if (out.models.empty()) return invalid_request("the server does not say which models it has: name one with --model");
+  if (out.models.empty())
+    return invalid_request("the server does not say which models it has (" + url.base_path + "/v1/models answers " +
+                           std::to_string(answer->status) + "): correct --url, or name the model");
   if (out.models.size() > 1)
-    return invalid_request("the server has more than one model: choose with --model (" + joined(out.models) + ")");
+    return invalid_request("the server has more than one model: name one of " + joined(out.models));
   out.model = out.models.front();
   return out;
 }

@@ -1,7 +1,6 @@
 // mstar chat: a conversation in the terminal, or one turn a line of standard input.
 #include <unistd.h>
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <mutex>
@@ -42,6 +41,9 @@ class Interrupts {
   int num_ = 0;
 };
 
+// What a terminal that edits lines cuts longer ones to (N_TTY_BUF_SIZE less the line's end).
+constexpr std::size_t kTerminalLineBytes = 4095;
+
 // A model's text, which may hold anything, must not drive the terminal.
 void print(std::string_view text, bool on_terminal) {
   if (!on_terminal) {
@@ -65,11 +67,13 @@ bool answer(ChatSession& session, ChatBackend& backend, Interrupts& interrupts) 
     print(text, on_terminal);
   });
   interrupts.replying(nullptr);
-  std::fputc('\n', stdout);
+  if (reply || !said.empty()) std::fputc('\n', stdout);
   std::fflush(stdout);
   if (!reply) {
     session.unanswered();
     std::fprintf(stderr, "mstar: %s\n", reply.error().message.c_str());
+    if (::isatty(STDIN_FILENO) == 1)
+      std::fputs("(this question is forgotten; /reset forgets the whole chat)\n", stderr);
     return false;
   }
   if (reply->stopped) std::fputs("(stopped)\n", stderr);
@@ -78,16 +82,7 @@ bool answer(ChatSession& session, ChatBackend& backend, Interrupts& interrupts) 
   return true;
 }
 
-// The API's default of 1 makes small models ramble.
-ChatFlags with_defaults(ChatFlags flags) {
-  const bool given = std::any_of(flags.params.begin(), flags.params.end(),
-                                 [](const std::string& each) { return each.starts_with("temperature="); });
-  if (!given) flags.params.emplace_back("temperature=0.3");
-  return flags;
-}
-
-Result<int> chat(const ChatFlags& given) {
-  const ChatFlags flags = with_defaults(given);
+Result<int> chat(const ChatFlags& flags) {
   const bool on_terminal = ::isatty(STDIN_FILENO) == 1;
   Interrupts interrupts(on_terminal);
   const SignalWatch signals([&](int signal, int) { interrupts.on_signal(signal); });
@@ -101,6 +96,11 @@ Result<int> chat(const ChatFlags& given) {
     if (on_terminal) std::fputs("> ", stderr);
     if (!std::getline(std::cin, line)) break;
     interrupts.replying(nullptr);
+    if (on_terminal && line.size() >= kTerminalLineBytes) {
+      std::fputs("The terminal cut this line, so it is not sent: it takes 4094 bytes. Longer ones can be piped in.\n",
+                 stderr);
+      continue;
+    }
     const ChatSession::Step step = session.take(line);
     if (step.act == ChatSession::Act::quit) return status;
     if (step.act == ChatSession::Act::tell) std::fprintf(stderr, "%s\n", step.text.c_str());
@@ -118,9 +118,15 @@ void add_chat_flags(CLI::App& command, ChatFlags& flags) {
   command.add_option("--url", flags.url, "a server of OpenAI's chats to talk to, such as http://127.0.0.1:8000");
   command.add_option("--api-key", flags.api_key, "sent to the server as a bearer token")->envname("OPENAI_API_KEY");
   command.add_option("--system", flags.system, "the system message: how the model is to behave");
-  command.add_option(
-      "--param", flags.params,
-      "request fields as NAME=VALUE, such as top_p=0.9; may be given again (temperature: 0.3 by default)");
+  command.add_option("--param", flags.params,
+                     "further request fields as NAME=VALUE, such as top_p=0.9; may be given again");
+  // The model's own sampling holds for what is not given.
+  const auto field = [&](const char* flag, const std::string& name, const char* what) {
+    command.add_option_function<std::string>(
+        flag, [&flags, name](const std::string& value) { flags.params.push_back(name + "=" + value); }, what);
+  };
+  field("--temperature", "temperature", "how freely tokens are drawn; 0: always the likeliest");
+  field("--max-tokens", "max_tokens", "the longest reply, in tokens");
   add_model_flags(command, flags.model);
 }
 

@@ -33,12 +33,13 @@ class ReplyReader final : public load::AnswerSink {
     if (!read && !error_) error_ = read.error();
   }
   void on_end(load::ExchangeFault fault, const std::string& message) override {
-    if (fault != load::ExchangeFault::none && !error_) error_ = unavailable(message);
+    if (fault != load::ExchangeFault::none && !error_)
+      error_ = unavailable((start_.status == 0 ? "nothing answers any more: " : "the reply broke off: ") + message);
     if (start_.status != 200 && !error_) {
       const std::string said = load::error_message(body_);
       error_ = start_.status < 500 ? invalid_request(said) : unavailable(said);
     }
-    if (!ended_ && !error_) error_ = unavailable("the server's answer broke off");
+    if (!ended_ && !error_) error_ = unavailable("the reply broke off: the server ended it too soon");
   }
   const std::optional<Error>& error() const { return error_; }
   const ChatReply& reply() const { return reply_; }
