@@ -86,14 +86,16 @@ Result<MemoryPlan> plan_memory(const std::vector<PlannedModel>& models, const re
   return plan;
 }
 
-std::int64_t default_kv_tokens(const decl::PagedKv& spec, int max_requests, std::size_t budget_bytes) {
+std::int64_t default_kv_tokens(const decl::PagedKv& spec, int max_requests, std::size_t budget_bytes,
+                               std::size_t free_bytes) {
   const std::size_t token_bytes = bytes_per_page(spec) / static_cast<std::size_t>(spec.page_tokens);
   const std::int64_t longest = spec.max_tokens_per_request;
   const auto places_in = [&](std::size_t bytes) {
     const auto places = static_cast<std::int64_t>(bytes / std::max<std::size_t>(token_bytes, 1));
     return places - places % spec.page_tokens;
   };
-  const std::int64_t places = std::max(places_in(budget_bytes / 8), std::min(2 * longest, places_in(budget_bytes / 2)));
+  const std::int64_t wanted = std::max(places_in(budget_bytes / 8), std::min(2 * longest, places_in(budget_bytes / 2)));
+  const std::int64_t places = std::min(wanted, places_in(free_bytes));
   return places < longest || places >= longest * max_requests ? 0 : places;
 }
 

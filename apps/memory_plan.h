@@ -42,8 +42,10 @@ Result<MemoryPlan> plan_memory(const std::vector<PlannedModel>& models, const re
 
 // How many places (option `kv_tokens`) a language model's keys and values get on a CPU where nobody says: an eighth of
 // the budget, but at least two of the longest requests as far as half of the budget holds those. 0: the worst case of
-// `max_requests`, because that is no more than this, or because not even one request would fit.
-std::int64_t default_kv_tokens(const decl::PagedKv& spec, int max_requests, std::size_t budget_bytes);
+// `max_requests`, because that is no more than this, or because not even one request would fit. Never more than
+// `free_bytes`, what weights and the other models leave.
+std::int64_t default_kv_tokens(const decl::PagedKv& spec, int max_requests, std::size_t budget_bytes,
+                               std::size_t free_bytes);
 
 // A table with one line for each entry, a total for each rank and the budget.
 std::string memory_table(const MemoryPlan& plan);

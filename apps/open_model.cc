@@ -73,29 +73,48 @@ namespace {
 
 // See default_kv_tokens. Only a language model can do with less than the worst case: its requests wait for room, and
 // are computed again.
-Result<std::int64_t> kv_tokens_for(const OpenedModel& model, const RuntimeConfig& config, Backend backend) {
+bool takes_default_kv(const OpenedModel& model, Backend backend) {
   const auto& surfaces = model.decl->surfaces();
   const bool writes_text = std::any_of(surfaces.begin(), surfaces.end(), [](const decl::Surface& each) {
     return each.route == decl::Route::completions;
   });
-  if (!writes_text || backend != Backend::cpu || model.config.options.has("kv_tokens")) return 0;
-  MSTAR_TRY_ASSIGN(const std::size_t budget, available_bytes(config, backend));
+  return writes_text && backend == Backend::cpu && !model.config.options.has("kv_tokens");
+}
+
+std::int64_t kv_tokens_for(const OpenedModel& model, int max_requests, std::size_t budget, std::size_t free_bytes) {
   for (const decl::ResourceSpec& each : model.decl->resources())
     if (const auto* kv = std::get_if<decl::PagedKv>(&each))
-      return default_kv_tokens(*kv, config.max_concurrent_requests, budget);
+      return default_kv_tokens(*kv, max_requests, budget, free_bytes);
   return 0;
+}
+
+// What a plan for one request at once leaves of the budget: all else that the models need is in that plan.
+Result<std::size_t> bytes_left(const std::vector<OpenedModel>& models, RuntimeConfig config, std::size_t budget) {
+  config.max_concurrent_requests = 1;
+  std::vector<const OpenedModel*> all;
+  for (const OpenedModel& each : models) all.push_back(&each);
+  MSTAR_TRY_ASSIGN(const MemoryPlan plan, memory_of(all, config, budget));
+  return budget > plan.total_bytes() ? budget - plan.total_bytes() : 0;
 }
 
 Result<std::vector<OpenedModel>> open_all(const RuntimeConfig& config, Backend backend) {
   std::vector<OpenedModel> out;
-  for (ModelConfig each : config.models) {
+  std::size_t num_default = 0;
+  for (const ModelConfig& each : config.models) {
     MSTAR_TRY_ASSIGN(OpenedModel opened, open_model(each, backend));
-    MSTAR_TRY_ASSIGN(const std::int64_t kv_tokens, kv_tokens_for(opened, config, backend));
-    if (kv_tokens > 0) {
-      each.options.set("kv_tokens", kv_tokens);
-      MSTAR_TRY_ASSIGN(opened, open_model(each, backend));
-    }
+    num_default += takes_default_kv(opened, backend);
     out.push_back(std::move(opened));
+  }
+  if (num_default == 0) return out;
+  MSTAR_TRY_ASSIGN(const std::size_t budget, available_bytes(config, backend));
+  MSTAR_TRY_ASSIGN(const std::size_t left, bytes_left(out, config, budget));
+  for (OpenedModel& each : out) {
+    if (!takes_default_kv(each, backend)) continue;
+    const std::int64_t kv_tokens = kv_tokens_for(each, config.max_concurrent_requests, budget, left / num_default);
+    if (kv_tokens == 0) continue;
+    ModelConfig with_pool = each.config;
+    with_pool.options.set("kv_tokens", kv_tokens);
+    MSTAR_TRY_ASSIGN(each, open_model(with_pool, backend));
   }
   return out;
 }

@@ -30,7 +30,9 @@ struct Maker {
     return upcast(SamplerPool::create(s, limits, device));
   }
   Result<std::unique_ptr<Resource>> operator()(const decl::Latents& s) const {
-    return upcast(StateSlots::create(s.name, s.tensors, 1, limits, device));
+    auto slots = StateSlots::create(s.name, s.tensors, 1, limits, device);
+    if (slots) (*slots)->keep_what_others_wrote();
+    return upcast(std::move(slots));
   }
   Result<std::unique_ptr<Resource>> operator()(const decl::RecurrentState& s) const {
     return upcast(StateSlots::create(s.name, s.tensors, static_cast<int>(s.labels.size()), limits, device,

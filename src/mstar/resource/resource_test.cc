@@ -461,6 +461,10 @@ TEST_F(ResourceTest, StatesAreSavedAndRestored) {
     launch(again, 3000);
     EXPECT_EQ(x(pool.write_index_on_host(0)[0]), 3000);
     pool.commit(again);
+    again.demand.label = 1;  // shares the one state
+    launch(again, 30);
+    EXPECT_EQ(x(pool.write_index_on_host(0)[0]), 3030);
+    pool.commit(again);
     pool.remove_request(RequestId(1));
     pool.save(RequestId(1), 0, 0, {});  // it is gone: the snapshot stays
     pool.restore(RequestId(1), 0, 0, {});

@@ -104,7 +104,9 @@ Result<Admit> StateSlots::admit(const StepRow& row) {
   if (!state) return internal_error("a row of a request that '" + name_ + "' does not know");
   state->swap();
   ++state->num_in_flight;
-  if (!std::exchange(state->is_zero, false) && row.demand.starts_over)
+  // State that several labels share is none of theirs to begin anew.
+  const bool own = starts_over_ && row.demand.label < num_labels_;
+  if (!std::exchange(state->is_zero, false) && row.demand.starts_over && own)
     for (const Tensor& tensor : storage_) {
       const TensorView view = tensor.view().at(state->other);  // what the row reads
       device_.fill_zero(view.pointer, view.bytes(), device_.default_stream());

@@ -38,6 +38,9 @@ class StateSlots final : public Resource {
   Status fork(RequestId request, int from_label, int to_label, Stream stream) override;
   Usage usage() const override;
 
+  // For state that others than the label's rows write (latents): demand.starts_over does not zero it.
+  void keep_what_others_wrote() { starts_over_ = false; }
+
   // Copies, in the order of `stream`, what the label's oldest row in flight begins from: its state after the rows that
   // were committed. At most one row is in flight, and in place none is. Requests that are gone are ignored.
   void save(RequestId request, int label, int snapshot, Stream stream);
@@ -73,6 +76,7 @@ class StateSlots final : public Resource {
   PoolLimits limits_;
   Device& device_;
   StateUpdate update_;
+  bool starts_over_ = true;
   std::int32_t first_snapshot_ = 0;  // slot
   std::vector<Tensor> storage_;
   std::vector<std::int32_t> free_;

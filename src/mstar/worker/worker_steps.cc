@@ -204,6 +204,11 @@ bool Worker::begin_step(Lane& lane) {
     return true;
   }
   lane.blocked = !lane.queue.empty();
+  // Those that found no place run when they are certain; asked for again and again, they would keep the steps in flight
+  // from being read.
+  for (Batch& batch : in_flight_)
+    for (Follower& each : batch.followers)
+      if (each.lane == &lane) each.tried = true;
   return false;
 }
 

@@ -20,7 +20,7 @@ constexpr std::size_t rounded_up(std::size_t value, std::size_t to) { return (va
 // On a huge page's edge; null when there is none.
 std::byte* map_chunk(std::size_t bytes) {
   const std::size_t mapped = bytes + kHugePage;
-  void* const at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return nullptr;
   auto* const begin = static_cast<std::byte*>(at);
   const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;

@@ -40,7 +40,9 @@ std::optional<LinearChoice> choice_of(const std::string& line) {
                   &a[6], &a[7]);
   const auto in_type = dtype_of(in), out_type = dtype_of(to);
   if (read < 7 || !in_type || !out_type || out.n < 1 || out.k < 1 || out.m < 1 || out.split < 0) return std::nullopt;
-  if (out.split == 0 && read < 15) return std::nullopt;
+  constexpr int kMostSplit = 8;  // blocks of a cluster
+  if (out.split > kMostSplit || (out.split & (out.split - 1)) != 0) return std::nullopt;
+  if (out.split == 0 ? read < 15 : out.fragments != 1 && out.fragments != 2) return std::nullopt;
   out.in = *in_type;
   out.out = *out_type;
   return out;
