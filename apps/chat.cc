@@ -49,9 +49,15 @@ void print(std::string_view text, bool on_terminal) {
   if (!on_terminal) {
     std::fwrite(text.data(), 1, text.size(), stdout);
   } else {
-    for (const char c : text) {
-      const auto byte = static_cast<unsigned char>(c);
-      if ((byte >= 0x20 && byte != 0x7F) || c == '\n' || c == '\t') std::fputc(c, stdout);
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const auto byte = static_cast<unsigned char>(text[i]);
+      // U+0080 to U+009F are controls too, in two bytes.
+      const bool high = byte == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+      if (high) {
+        ++i;
+      } else if ((byte >= 0x20 && byte != 0x7F) || byte == '\n' || byte == '\t') {
+        std::fputc(byte, stdout);
+      }
     }
   }
   std::fflush(stdout);

@@ -40,6 +40,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         for word in WORDS:
             self.say(event(word))
+        if question == "drive":
+            self.say(event("a\x1b[2J\x07\u009b2Jé\tb"))
         if question == "break":
             return None
         while question == "endless":
@@ -150,7 +152,8 @@ class Chat(Case):
         self.chat(server, ["hi"], "two")
         self.assertEqual(server.bodies[0]["model"], "two")
 
-    def test_interrupt_stops_the_reply_only(self):
+    def test_a_terminal(self):
+        """An interrupt stops the reply only; a model's text does not drive the terminal; what that cut is not sent."""
         server = self.start()
         terminal = Terminal("chat", "--url", server.url)
         terminal.wait_for("> ")
@@ -163,6 +166,8 @@ class Chat(Case):
         terminal.wait_for("One two three")
         self.assertTrue(server.bodies[1]["messages"][1]["content"].startswith("One two three more"))
         terminal.wait_for("> ")
+        terminal.type("drive\n")
+        self.assertIn("One two threea[2J2Jé\tb\r\n", terminal.wait_for("> "))
         terminal.type("x" * 5000 + "\n")
         terminal.wait_for("is not sent")
         terminal.wait_for("> ")
@@ -170,7 +175,7 @@ class Chat(Case):
         terminal.wait_for("Once more")
         terminal.type("\x04")
         self.assertEqual(terminal.status(), 0)
-        self.assertEqual(len(server.bodies), 2)
+        self.assertEqual(len(server.bodies), 3)
 
 
 if __name__ == "__main__":
