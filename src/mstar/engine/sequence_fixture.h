@@ -171,6 +171,15 @@ class Sequences : public testing::Test {
     int snapshot_tokens = 16;
     std::uint32_t shuffle = 0;  // seed of the order of rows; 0: as they come
   };
+  // A component with recurrent state beside its pages. `async`: on a device that defers its work, one step ahead.
+  static Setup beside_state(bool async, int snapshots, int chunk_tokens) {
+    return {.chunk_tokens = chunk_tokens,
+            .run_ahead = async,
+            .async = async,
+            .recurrent = true,
+            .double_buffered = async,
+            .snapshots = snapshots};
+  }
   struct Outcome {
     std::vector<std::vector<std::int32_t>> answers;
     std::vector<std::int64_t> cached;

@@ -218,12 +218,7 @@ TEST_F(Sequences, AStateBesideThePagesIsComputedAgainToo) {
 // The prompt is cut once, before its last 8 tokens, and goes on from there the next time.
 TEST_F(Sequences, APromptThatComesAgainGoesOnFromItsSnapshot) {
   for (const bool async : {false, true}) {
-    ASSERT_TRUE(make({.chunk_tokens = 64,
-                      .run_ahead = async,
-                      .async = async,
-                      .recurrent = true,
-                      .double_buffered = async,
-                      .snapshots = 4}));
+    ASSERT_TRUE(make(beside_state(async, 4, 64)));
     std::vector<Ask> asks = {{.prompt = ids(42, 1), .max_tokens = 6}};
     const Outcome first = run(asks);
     expect_all(asks, first);
@@ -263,12 +258,7 @@ TEST_F(Sequences, PartsEndOnTheGridOfSnapshots) {
 // The second turn of a talk goes on where the answer met the grid last.
 TEST_F(Sequences, AnAnswerKeepsItsLastSnapshot) {
   for (const bool async : {false, true}) {
-    ASSERT_TRUE(make({.chunk_tokens = 64,
-                      .run_ahead = async,
-                      .async = async,
-                      .recurrent = true,
-                      .double_buffered = async,
-                      .snapshots = 8}));
+    ASSERT_TRUE(make(beside_state(async, 8, 64)));
     std::vector<Ask> asks = {{.prompt = ids(20, 1), .max_tokens = 40}};
     expect_all(asks, run(asks));
     EXPECT_EQ(kv().num_snapshots, 2) << "at 12, and at 48";
@@ -283,12 +273,7 @@ TEST_F(Sequences, AnAnswerKeepsItsLastSnapshot) {
 TEST_F(Sequences, EqualPromptsWithStateThatComeTogetherAreComputedOnce) {
   for (const bool async : {false, true}) {
     for (const int chunk : {16, 64}) {
-      ASSERT_TRUE(make({.chunk_tokens = chunk,
-                        .run_ahead = async,
-                        .async = async,
-                        .recurrent = true,
-                        .double_buffered = async,
-                        .snapshots = 8}));
+      ASSERT_TRUE(make(beside_state(async, 8, chunk)));
       const std::vector<Ask> asks(6, Ask{.prompt = ids(41, 1), .max_tokens = 8});
       const Outcome out = run(asks);
       expect_all(asks, out);
@@ -334,13 +319,10 @@ TEST_F(Sequences, WhatWasSnappedLongestAgoGoesFirst) {
 
 TEST_F(Sequences, ARequestThatLostItsPagesGoesOnFromASnapshot) {
   for (const bool async : {false, true}) {
-    ASSERT_TRUE(make({.kv_tokens = 64,
-                      .promised = 1,
-                      .run_ahead = async,
-                      .async = async,
-                      .recurrent = true,
-                      .double_buffered = async,
-                      .snapshots = 8}));
+    Setup setup = beside_state(async, 8, 16);
+    setup.kv_tokens = 64;
+    setup.promised = 1;
+    ASSERT_TRUE(make(setup));
     const std::vector<Ask> asks = {{.prompt = ids(25, 1), .max_tokens = 25}, {.prompt = ids(25, 2), .max_tokens = 25}};
     expect_all(asks, run(asks));
     EXPECT_GE(kv().num_preempted, 1);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "mstar/ops/attention/attention.h"
+#include "mstar/ops/columns.h"
 #include "mstar/ops/qkv_prepare/qkv_prepare.h"
 
 namespace mstar::nn {
@@ -12,21 +13,6 @@ namespace {
 std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float) + 256; }
 
 }  // namespace
-
-TensorView head_columns(TensorView rows, std::int64_t begin, int heads, int head_dim) {
-  TensorView view = rows;
-  view.pointer = rows.data<std::byte>() + begin * static_cast<std::int64_t>(dtype_bytes(rows.dtype));
-  view.shape = {rows.dim(0), heads, head_dim};
-  view.strides = {rows.stride(0), head_dim, 1};
-  return view;
-}
-
-TensorView columns(TensorView rows, std::int64_t begin, std::int64_t end) {
-  TensorView view = rows;
-  view.pointer = rows.data<std::byte>() + begin * static_cast<std::int64_t>(dtype_bytes(rows.dtype));
-  view.shape = {rows.dim(0), end - begin};
-  return view;
-}
 
 Result<DecoderLayer> DecoderLayer::load(const LoadContext& context, const std::string& name, const Dims& dims) {
   DecoderLayer layer;

@@ -49,9 +49,4 @@ class DecoderLayer {
   Linear qkv_, out_, gate_up_, down_;
 };
 
-// Columns [begin, begin + heads * head_dim) of rows [tokens, width] as [tokens, heads, head_dim].
-TensorView head_columns(TensorView rows, std::int64_t begin, int heads, int head_dim);
-// Columns [begin, end) of rows.
-TensorView columns(TensorView rows, std::int64_t begin, std::int64_t end);
-
 }  // namespace mstar::nn

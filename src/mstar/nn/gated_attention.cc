@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "mstar/nn/decoder_layer.h"
 #include "mstar/ops/attention/attention.h"
+#include "mstar/ops/columns.h"
 #include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/qkv_prepare/qkv_prepare.h"
 

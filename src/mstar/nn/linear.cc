@@ -4,21 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "mstar/ops/columns.h"
 #include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/linear/gated_linear.h"
 
 namespace mstar::nn {
-namespace {
-
-// Columns [begin, begin + count) of a matrix or elements of a vector; null stays null.
-TensorView columns(TensorView view, std::int64_t begin, std::int64_t count) {
-  if (!view.pointer) return view;
-  view.pointer = view.data<std::byte>() + begin * static_cast<std::int64_t>(dtype_bytes(view.dtype));
-  view.shape[-1] = count;
-  return view;
-}
-
-}  // namespace
 
 Result<Tensor> load_f32(const LoadContext& context, const std::string& home, const Shape& shape) {
   MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, shape));

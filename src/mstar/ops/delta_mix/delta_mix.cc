@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "mstar/ops/causal_conv1d/causal_conv1d.h"
+#include "mstar/ops/columns.h"
 #include "mstar/ops/delta_mix/delta_mix_kernels.h"
 #include "mstar/ops/delta_rule/delta_rule.h"
 #include "mstar/ops/head_rows.h"
@@ -20,19 +21,6 @@ constexpr Kernel<DeltaMixArgs> kKernels[] = {
 #endif
     {"cpu, in turn", Backend::cpu, nullptr, delta_mix_in_turn},
 };
-
-// Columns [begin, begin + width) of rows.
-TensorView columns(TensorView rows, std::int64_t begin, std::int64_t width) {
-  rows.pointer = rows.data<std::byte>() + begin * static_cast<std::int64_t>(dtype_bytes(rows.dtype));
-  rows.shape = {rows.dim(0), width};
-  return rows;
-}
-TensorView head_columns(TensorView rows, std::int64_t begin, std::int64_t heads, std::int64_t head_dim) {
-  TensorView view = columns(rows, begin, heads * head_dim);
-  view.shape = {rows.dim(0), heads, head_dim};
-  view.strides = {rows.stride(0), head_dim, 1};
-  return view;
-}
 
 }  // namespace
 

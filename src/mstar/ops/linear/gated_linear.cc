@@ -1,5 +1,6 @@
 #include "mstar/ops/linear/gated_linear.h"
 
+#include "mstar/ops/columns.h"
 #include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/kernel_table.h"
 #include "mstar/ops/linear/linear_kernels.h"
@@ -7,12 +8,6 @@
 
 namespace mstar {
 namespace {
-
-TensorView columns(TensorView rows, std::int64_t begin, std::int64_t count) {
-  rows.pointer = rows.data<std::byte>() + begin * static_cast<std::int64_t>(dtype_bytes(rows.dtype));
-  rows.shape[1] = count;
-  return rows;
-}
 
 Status in_two_steps(OpContext& context, const GatedLinearArgs& args) {
   const std::size_t mark = context.arena.mark();
