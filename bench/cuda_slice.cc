@@ -81,11 +81,13 @@ int run(int num_tokens) {
     check_linear_products(report, **cuda);
     measure_ops(report, **cuda);
     check_draws(report, **cuda);
+    check_whisper_ops(report, **cuda);
     time_linear_products(report, **cuda);
     report.section("toy decoder");
     check_decoder(report, **cuda);
     report.section("cost of a step");
     time_attention(report, **cuda);
+    time_whisper_ops(report, **cuda);
     time_draws(report, **cuda);
     measure_steps(report, **cuda, num_tokens);
     report.section("a worker");

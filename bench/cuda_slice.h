@@ -51,6 +51,9 @@ void measure_ops(Report& report, Device& cuda);
 // Draws against the CPU's with the same random numbers, and their times.
 void check_draws(Report& report, Device& cuda);
 void time_draws(Report& report, Device& cuda);
+// What Whisper's encoder, cross attention and rules call, and their times at large-v3's sizes.
+void check_whisper_ops(Report& report, Device& cuda);
+void time_whisper_ops(Report& report, Device& cuda);
 // The toy decoder: CPU, eager CUDA, captured CUDA.
 void check_decoder(Report& report, Device& cuda);
 // Host and device time of a step. `num_tokens` per request.

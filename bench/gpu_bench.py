@@ -4,17 +4,24 @@
     gpu_bench.py --mstar ./mstar --models models --run qwen3-0.6b:1,32 --run qwen3.5-0.8b:1,32,64 [--seconds 15] [--json FILE] [-- SERVE FLAGS]
 
 Closed loop, 640 tokens in (ids) and 256 out, ignore_eos, each row for about --seconds after a warm-up of as many requests as clients.
+A Whisper model (--run whisper-large-v3:1,32) gets clips of 4.7 s at /v1/audio/transcriptions instead, and gives 25 tokens for each.
 "ready" is from the start of the process to /ready; "first" the first request's time over the median at c=1.
 """
 import argparse
 import hashlib
+import http.client
+import io
 import json
 import pathlib
+import random
 import signal
+import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
+import wave
 
 PORT = 8123
 URL = "http://127.0.0.1:%d" % PORT
@@ -68,6 +75,95 @@ def load(mstar, clients, requests, warmup, lengths, pid, path):
     return json.loads(pathlib.Path(path).read_text())["figures"]
 
 
+# ---- Whisper
+
+CLIP_SECONDS, CLIP_TOKENS = 4.7, 25
+
+
+def make_clip(seed):
+    chance = random.Random(seed)
+    samples = [int(chance.gauss(0, 1500)) for _ in range(int(CLIP_SECONDS * 16000))]
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(16000)
+        out.writeframes(struct.pack("<%dh" % len(samples), *(max(-32768, min(32767, s)) for s in samples)))
+    return file.getvalue()
+
+
+def form_of(clip, model, **fields):
+    all_fields = {"model": model, "language": "en", "temperature": "0", "max_tokens": str(CLIP_TOKENS), "ignore_eos": "true", **fields}
+    body = b"".join(('--frontier\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % each).encode() for each in all_fields.items())
+    return body + (b'--frontier\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n' + clip +
+                   b"\r\n--frontier--\r\n")
+
+
+def transcribe(connection, body):
+    connection.request("POST", "/v1/audio/transcriptions", body, {"Content-Type": "multipart/form-data; boundary=frontier"})
+    answer = connection.getresponse()
+    text = answer.read()
+    if answer.status != 200:
+        raise RuntimeError("transcription: %d %s" % (answer.status, text[:300]))
+    return text
+
+
+def load_clips(bodies, clients, num_requests):
+    """Latencies in ms and requests a second."""
+    times, lock, left, faults = [], threading.Lock(), iter(range(num_requests)), []
+
+    def client():
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=120)
+        while not faults:
+            with lock:
+                number = next(left, None)
+            if number is None:
+                return
+            begin = time.perf_counter()
+            try:
+                transcribe(connection, bodies[number % len(bodies)])
+            except (OSError, RuntimeError, http.client.HTTPException) as fault:
+                faults.append(fault)
+                return
+            times.append(1000 * (time.perf_counter() - begin))
+
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if faults:
+        sys.exit(str(faults[0]))
+    return sorted(times), len(times) / (time.perf_counter() - begin)
+
+
+def run_whisper(model, clients, seconds, ready, rows, raw):
+    clips = [make_clip(seed) for seed in range(8)]
+    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=120)
+    streamed = transcribe(connection, form_of(clips[0], model, stream="true")).decode()
+    done = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: ")][-1]
+    tokens = done.get("usage", {}).get("output_tokens")
+    if tokens != CLIP_TOKENS:
+        print("warning: %s tokens a clip, not %d" % (tokens, CLIP_TOKENS))
+    bodies = [form_of(clip, model) for clip in clips]
+    first, _ = load_clips(bodies, 1, 1)
+    for c in clients:
+        _, rate = load_clips(bodies, c, 2 * c)  # warm-up
+        before = counters()
+        times, rate = load_clips(bodies, c, max(4 * c, int(seconds * rate)))
+        after = counters()
+        delta = {name: after[name] - before.get(name, 0) for name in after}
+        at = lambda share: times[min(len(times) - 1, int(share * len(times)))]  # noqa: E731
+        raw["%s c=%d" % (model, c)] = {"requests_per_s": rate, "latency_ms": {"p50": at(0.5), "p99": at(0.99), "mean": sum(times) / len(times)},
+                                       "requests": len(times), "tokens": tokens, "counters": delta, "ready_s": ready}
+        rows.append((model, str(c), "%.1f req/s  latency p50 %.1f p99 %.1f ms  %s tokens each  steps %d eager %d alloc %d syncs %d ahead %d  ready %.2f s first %.1f ms" % (
+            rate, at(0.5), at(0.99), tokens, delta.get("mstar_steps_total", -1), delta.get("mstar_eager_steps_total", -1),
+            delta.get("mstar_step_allocations_total", -1), delta.get("mstar_host_syncs_total", -1), delta.get("mstar_rows_ahead_total", -1), ready,
+            first[0])))
+        print(*rows[-1], flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mstar", default="./mstar")
@@ -92,6 +188,11 @@ def main():
             server.stop()
             continue
         pid = server.process.pid
+        config = json.loads((pathlib.Path(args.models) / model / "config.json").read_text())
+        if config.get("model_type") == "whisper":
+            run_whisper(model, clients, args.seconds, ready, rows, raw)
+            server.stop()
+            continue
         first = load(args.mstar, 1, 1, 0, args.output, pid, "/tmp/first.json")
         rate = None
         for c in clients:

@@ -12,7 +12,8 @@ namespace mstar::models {
 namespace {
 
 constexpr ModelFamily kFamilies[] = {
-    {"whisper", "speech recognition and translation, all sizes", true, whisper_recognises, declare_whisper},
+    {"whisper", "speech recognition and translation, all sizes", true, whisper_recognises, declare_whisper,
+     whisper_dummy_weights, true},
     {"decoder-lm", "Llama, Qwen2 and Qwen3 language models", true, decoder_lm_recognises, declare_decoder_lm,
      decoder_lm_dummy_weights, true},
     {"qwen35", "Qwen3.5 language models, dense sizes", true, qwen35_recognises, declare_qwen35, qwen35_dummy_weights,

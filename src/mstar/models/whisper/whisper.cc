@@ -157,12 +157,14 @@ void declare_resources(Decl& d, const WhisperConfig& c, WhisperRefs& r) {
                                  .kv_heads = c.heads,
                                  .head_dim = c.head_dim(),
                                  .page_tokens = 16,
-                                 .max_tokens_per_request = c.text_positions});
+                                 .max_tokens_per_request = c.text_positions,
+                                 .dtype = c.activations()});
   r.cross_kv = d.resource(CrossKv{.name = "decoder.cross",
                                   .layers = c.decoder_layers,
                                   .kv_heads = c.heads,
                                   .head_dim = c.head_dim(),
-                                  .max_context_tokens = c.audio_positions});
+                                  .max_context_tokens = c.audio_positions,
+                                  .dtype = c.activations()});
   r.sampler = d.resource(Sampler{.name = "decoder.sampler", .vocab = c.vocab});
 }
 
@@ -178,7 +180,7 @@ WhisperPorts declare_ports(Decl& d, const WhisperConfig& c, WhisperRefs& r, Whis
   p.length = d.port({.name = "length", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
   r.mel = d.port({.name = "mel", .dtype = DType::f32, .axes = {{"mels", c.num_mels}, {"frames", c.window_frames()}}});
   r.states =
-      d.port({.name = "states", .dtype = DType::f32, .axes = {{"positions", c.audio_positions}, {"dim", c.dim}}});
+      d.port({.name = "states", .dtype = c.activations(), .axes = {{"positions", c.audio_positions}, {"dim", c.dim}}});
   r.context = d.port({.name = "context", .dtype = DType::i32, .axes = {{"one", 1}}});
   r.language_probs =
       d.port({.name = "language_probs", .dtype = DType::f32, .axes = {{"languages"}}, .travel = {Keep{}}});
@@ -196,26 +198,50 @@ WhisperPorts declare_ports(Decl& d, const WhisperConfig& c, WhisperRefs& r, Whis
   return p;
 }
 
-WhisperComponents declare_components(Decl& d, const WhisperRefs& r) {
+// Windows of one step of a GPU's encoder: more are no faster together, and whoever decodes waits for them.
+constexpr int kEncoderRows = 8;
+const std::vector<int> kCapturedRows = {1, 2, 4, 8, 16, 24, 32, 48, 64};
+
+// On a GPU, which works beside the host, mels are made on the host: the pool has time, and a window's mels are no more
+// bytes to send than its samples.
+ComponentRef declare_features(Decl& d, const WhisperRefs& r, std::shared_ptr<const MelPlan> plan) {
+  if (!r.config->on_cuda()) return d.component(DeviceComponent{.name = "features", .build = build_whisper_features(r)});
+  return d.component(HostComponent{.name = "features", .make = [config = r.config, plan](const RequestParams&) {
+                                     return make_features_stage(config, plan);
+                                   }});
+}
+
+WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_ptr<const MelPlan> plan) {
   WhisperComponents out;
+  const bool on_cuda = r.config->on_cuda();
+  const DType compute = r.config->activations();
   out.audio = d.component(HostComponent{
       .name = "audio", .make = [config = r.config](const RequestParams&) { return make_audio_stage(config); }});
   out.segment = d.component(HostComponent{.name = "segment", .make = [config = r.config](const RequestParams& p) {
                                             return make_segment_stage(config, p);
                                           }});
-  out.features = d.component(DeviceComponent{.name = "features", .build = build_whisper_features(r)});
-  out.encoder =
-      d.component(DeviceComponent{.name = "encoder", .build = build_whisper_encoder(r), .homes = {"encoder."}});
-  out.cross = d.component(
-      DeviceComponent{.name = "cross", .build = build_whisper_cross(r), .homes = {"cross."}, .uses = {r.cross_kv}});
+  out.features = declare_features(d, r, std::move(plan));
+  out.encoder = d.component(DeviceComponent{.name = "encoder",
+                                            .build = build_whisper_encoder(r),
+                                            .homes = {"encoder."},
+                                            .compute = compute,
+                                            .max_batch_rows = on_cuda ? kEncoderRows : 1});
+  out.cross = d.component(DeviceComponent{.name = "cross",
+                                          .build = build_whisper_cross(r),
+                                          .homes = {"cross."},
+                                          .uses = {r.cross_kv},
+                                          .compute = compute,
+                                          .max_batch_rows = on_cuda ? kEncoderRows : 1});
   out.decoder = d.component(DeviceComponent{.name = "decoder",
                                             .build = build_whisper_decoder(r),
                                             .homes = {"decoder."},
                                             .uses = {r.self_kv, r.cross_kv, r.sampler},
-                                            .max_batch_rows = 32,
-                                            .max_batch_tokens = 512,
-                                            // Its rules are kept on the host, token by token.
-                                            .run_ahead = false});
+                                            .capture = {.rows = on_cuda ? kCapturedRows : std::vector<int>()},
+                                            .compute = compute,
+                                            .max_batch_rows = on_cuda ? 64 : 32,
+                                            .max_batch_tokens = on_cuda ? 2048 : 512,
+                                            // On the CPU its rules are kept on the host, token by token.
+                                            .run_ahead = on_cuda});
   return out;
 }
 
@@ -279,7 +305,8 @@ Result<Decl> declare_whisper(const ModelSource& source) {
   WhisperWalks walks;
   declare_resources(d, *refs.config, refs);
   const WhisperPorts ports = declare_ports(d, *refs.config, refs, walks);
-  const WhisperComponents components = declare_components(d, refs);
+  MSTAR_TRY_ASSIGN(MelPlan mels, MelPlan::make(refs.config->num_mels));
+  const WhisperComponents components = declare_components(d, refs, std::make_shared<const MelPlan>(std::move(mels)));
   declare_walks(d, refs, ports, components, walks);
   declare_surfaces(d, refs, ports);
   d.weights(whisper_weight_rules(source.checkpoint->format()));

@@ -47,7 +47,7 @@ struct Attention {
 // Part `index` of a fused projection [tokens, parts * dim] as heads: [tokens, heads, head_dim], tokens apart.
 inline TensorView heads_of(TensorView fused, int index, const WhisperConfig& c) {
   TensorView view = fused;
-  view.pointer = fused.data<float>() + static_cast<std::ptrdiff_t>(index) * c.dim;
+  view.pointer = fused.data<std::byte>() + static_cast<std::size_t>(index) * c.dim * dtype_bytes(fused.dtype);
   view.shape = {fused.dim(0), c.heads, c.head_dim()};
   view.strides = {fused.stride(0), c.head_dim(), 1};
   return view;
@@ -57,7 +57,10 @@ inline TensorView as_heads(TensorView rows, const WhisperConfig& c) {
   return rows.reshaped({rows.dim(0), c.heads, c.head_dim()});
 }
 inline float scale_of(const WhisperConfig& c) { return 1.0f / std::sqrt(static_cast<float>(c.head_dim())); }
-// Arena bytes of a temporary of `count` floats.
+// Arena bytes of a temporary of `count` floats, or of `dtype`.
 inline std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float) + 256; }
+inline std::size_t elements(DType dtype, std::int64_t count) {
+  return static_cast<std::size_t>(count) * dtype_bytes(dtype) + 256;
+}
 
 }  // namespace mstar::models::whisper

@@ -1,8 +1,11 @@
 #include "mstar/models/whisper/whisper_config.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "mstar/models/checkpoint_numbers.h"
 #include "mstar/models/checkpoint_text.h"
+#include "mstar/models/whisper/whisper_dummy.h"
 
 namespace mstar::models {
 namespace {
@@ -56,7 +59,8 @@ Result<Shape> shape_of(const weights::Checkpoint& checkpoint, const std::string&
   return weight->shape;
 }
 
-Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight& matrix) {
+Result<DType> matrices_of(const ModelSource& source, const weights::StoredWeight& matrix) {
+  if (source.backend == Backend::cuda) return storage_of(source, matrix);
   MSTAR_TRY_ASSIGN(const std::string wanted, source.options.get_string("weights", "stored"));
   if (wanted == "stored") return matrix.type.is_blocks() ? DType::bf16 : matrix.type.dtype();
   const auto dtype = dtype_from_name(wanted);
@@ -64,6 +68,14 @@ Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight&
     return std::move(bad_model("option weights: '" + wanted + "' is none of stored, f32, f16, bf16, i8"))
         .with_field("weights");
   return *dtype;
+}
+
+Result<Tokenizer> tokenizer_of(const ModelSource& source, int vocab) {
+  const std::filesystem::path file = source.directory / "tokenizer.json";
+  MSTAR_TRY_ASSIGN(const std::string format, source.options.get_string("load_format", "auto"));
+  std::error_code ignored;
+  if (format == "dummy" && !std::filesystem::exists(file, ignored)) return whisper_dummy_tokenizer(vocab);
+  return Tokenizer::load(file.string());
 }
 
 }  // namespace
@@ -96,8 +108,9 @@ Result<WhisperConfig> WhisperConfig::read(const ModelSource& source) {
   if (out.heads <= 0 || out.dim % out.heads || out.head_dim() % 16)
     return bad_model("a width of " + std::to_string(out.dim) + " with " + std::to_string(out.heads) +
                      " heads is not supported");
-  MSTAR_TRY_ASSIGN(out.storage, storage_of(source, *checkpoint.find(names.encoder_layer + "0" + names.ffn)));
-  MSTAR_TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::load((source.directory / "tokenizer.json").string()));
+  out.backend = source.backend;
+  MSTAR_TRY_ASSIGN(out.storage, matrices_of(source, *checkpoint.find(names.encoder_layer + "0" + names.ffn)));
+  MSTAR_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(source, out.vocab));
   out.tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
   MSTAR_TRY_ASSIGN(out.tokens, WhisperTokens::from(*out.tokenizer, out.vocab));
   out.tokens.suppress = id_list(config, "suppress_ids");

@@ -21,10 +21,14 @@ struct WhisperConfig {
   int audio_positions = 1500;  // encoder positions of a window
   int text_positions = 448;
   DType storage = DType::f16;  // of matrices
+  Backend backend = Backend::cpu;
   WhisperTokens tokens;
   std::shared_ptr<const Tokenizer> tokenizer;  // owners: the declaration's closures
   int head_dim() const { return dim / heads; }
   int window_frames() const { return 2 * audio_positions; }
+  bool on_cuda() const { return backend == Backend::cuda; }
+  // What lies between products, and the keys and values: bf16 with bf16 matrices on CUDA, else f32.
+  DType activations() const { return on_cuda() && storage == DType::bf16 ? DType::bf16 : DType::f32; }
 
   static Result<WhisperConfig> read(const ModelSource& source);
 };

@@ -1,8 +1,11 @@
+#include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 #include "mstar/engine/component_body.h"
 #include "mstar/models/whisper/whisper_blocks.h"
 #include "mstar/models/whisper/whisper_body.h"
+#include "mstar/models/whisper/whisper_draws.h"
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/embedding/embedding.h"
 #include "mstar/ops/kv_append/kv_append.h"
@@ -29,6 +32,7 @@ class Decoder final : public engine::ComponentBody {
     const WhisperConfig& c = *refs.config;
     const nn::LoadContext context{build.weights, build.device, c.storage, build.pool};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
+    out->max_rows_ = build.limits.max_rows;
     for (int layer = 0; layer < c.decoder_layers; ++layer) {
       const std::string name = "decoder.layer." + std::to_string(layer);
       MSTAR_TRY_ASSIGN(Attention self, Attention::load(context, name + ".self", "qkv", 3, c));
@@ -39,16 +43,28 @@ class Decoder final : public engine::ComponentBody {
     MSTAR_TRY_ASSIGN(out->norm_, nn::LayerNorm::load(context, "decoder.norm", c.dim));
     MSTAR_TRY_ASSIGN(out->positions_, nn::load_f32(context, "decoder.positions", {c.text_positions, c.dim}));
     MSTAR_TRY_ASSIGN(out->embedding_, nn::Linear::load(context, "decoder.embedding", c.vocab, c.dim, false));
+    if (c.on_cuda()) {
+      MSTAR_TRY_ASSIGN(out->draws_,
+                       DeviceDraws::create(c, build.device, build.limits.max_requests, build.limits.max_rows));
+    }
     return std::unique_ptr<engine::ComponentBody>(std::move(out));
   }
 
   // Output slots: 0 tokens, 1 log-probabilities, 2 no-speech probability, 3 language probabilities.
-  std::vector<engine::SlotSpec> input_slots() const override { return {{.name = "ids", .dtype = DType::i32}}; }
+  // Input slots: 0 ids; 1 on a GPU, how many tokens of each row came before its draws.
+  std::vector<engine::SlotSpec> input_slots() const override {
+    std::vector<engine::SlotSpec> slots = {{.name = "ids", .dtype = DType::i32, .per_token = true}};
+    if (draws_) slots.push_back({.name = "begins", .dtype = DType::i32});
+    return slots;
+  }
   std::vector<engine::SlotSpec> output_slots() const override {
     return {{.name = "token", .dtype = DType::i32, .to_host = true},
             {.name = "score", .dtype = DType::f32, .to_host = true},
             {.name = "no_speech", .dtype = DType::f32, .to_host = true},
-            {.name = "language_probs", .dtype = DType::f32, .to_host = true}};
+            {.name = "language_probs",
+             .dtype = DType::f32,
+             .max_items = max_rows_ * std::max(1, static_cast<int>(c_.tokens.languages.size())),
+             .to_host = true}};
   }
 
   Result<RowDemand> declare(const RowInputs& row) override {
@@ -56,6 +72,11 @@ class Decoder final : public engine::ComponentBody {
     const Value* prompt = row.value(refs_.prompt);
     const Value* ids = prompt ? prompt : row.value(refs_.token);
     demand.sources = {{0, ids}};
+    if (draws_) {
+      const int prompt_tokens = prompt ? static_cast<int>(prompt->host.as<std::int32_t>().size()) : 0;
+      MSTAR_TRY_ASSIGN(const Value* const begin, draws_->begin_of(row.request, prompt_tokens));
+      demand.sources.push_back({1, begin});
+    }
     demand.resources.tokens = prompt ? static_cast<int>(prompt->host.as<std::int32_t>().size()) : 1;
     demand.resources.restart = prompt != nullptr;
     demand.resources.samples = !detects(row);
@@ -71,12 +92,25 @@ class Decoder final : public engine::ComponentBody {
     return demand;
   }
 
+  // The steps of single tokens, on a GPU.
+  std::vector<engine::CaptureSpec> captures() const override {
+    if (!draws_) return {};
+    engine::CaptureSpec decode;
+    decode.row.sources = {{0, &any_token_}, {1, draws_->any_begin()}};
+    decode.row.resources.tokens = 1;
+    decode.row.resources.samples = true;
+    decode.row.results = {{.slot = 0, .output = 0, .items = 1}, {.slot = 1, .output = 1, .items = 1}};
+    return {decode};
+  }
+  DType activations() const override { return c_.activations(); }
+
   std::size_t workspace_bytes(int rows, int tokens) const override {
     const std::int64_t dim = c_.dim;
     std::size_t bytes = 4 * floats(tokens * dim) + floats(static_cast<std::int64_t>(tokens) * 3 * dim) +
-                        floats(static_cast<std::int64_t>(tokens) * c_.ffn_dim) + floats(2 * rows * dim) +
-                        floats(static_cast<std::int64_t>(2 * rows) * c_.vocab) +
+                        floats(static_cast<std::int64_t>(tokens) * c_.ffn_dim) + 2 * floats(2 * rows * dim) +
+                        floats(static_cast<std::int64_t>(2 * rows) * logits_stride()) +
                         sample_workspace_bytes(c_.vocab, num_threads_) + (1 << 20);
+    if (draws_) bytes += attention_paged_split_bytes(rows, c_.heads, c_.head_dim(), c_.audio_positions);
     bytes += std::max({attention_paged_workspace_bytes(c_.head_dim(), num_threads_),
                        attention_slots_workspace_bytes(c_.head_dim(), num_threads_),
                        embedding_.workspace_bytes(2 * rows, num_threads_),
@@ -94,11 +128,12 @@ class Decoder final : public engine::ComponentBody {
     const std::int64_t tokens = step.token_offsets().back();
     const RaggedView rows = self_kv.ragged(slot);
     TensorView x = ops.temporary(DType::f32, {tokens, c_.dim});
-    TensorView normed = ops.temporary(DType::f32, {tokens, c_.dim});
-    TensorView mixed = ops.temporary(DType::f32, {tokens, c_.dim});
-    TensorView qkv = ops.temporary(DType::f32, {tokens, 3 * c_.dim});
-    TensorView hidden = ops.temporary(DType::f32, {tokens, c_.ffn_dim});
-    const TensorView positions(const_cast<std::int32_t*>(self_kv.positions(slot)), DType::i32, {tokens});
+    TensorView normed = ops.temporary(ops.activations, {tokens, c_.dim});
+    TensorView mixed = ops.temporary(ops.activations, {tokens, c_.dim});
+    TensorView qkv = ops.temporary(ops.activations, {tokens, 3 * c_.dim});
+    TensorView hidden = ops.temporary(ops.activations, {tokens, c_.ffn_dim});
+    const TensorView positions(const_cast<std::int32_t*>(self_kv.positions(slot)), DType::i32, {tokens},
+                               ops.device.id());
     MSTAR_TRY(embedding(ops, {.ids = step.input(0),
                               .tied = &embedding_.weight(),
                               .positions = positions,
@@ -123,14 +158,17 @@ class Decoder final : public engine::ComponentBody {
       MSTAR_TRY(l.cross.out.run(ops, normed, x, Activation::none, x));
       MSTAR_TRY(l.ffn.run(ops, x, normed, hidden));
     }
-    MSTAR_TRY(heads(step, x));
+    MSTAR_TRY(draws_ ? draw_on_device(step, x, positions) : heads(step, x));
     ops.arena.rewind(mark);
     return ok_status();
   }
 
-  void forget(RequestId request) override { states_.erase(request); }
+  void forget(RequestId request) override {
+    states_.erase(request);
+    if (draws_) draws_->forget(request);
+  }
   std::size_t weight_bytes() const override {
-    std::size_t bytes = positions_.bytes() + embedding_.bytes() + norm_.bytes();
+    std::size_t bytes = positions_.bytes() + embedding_.bytes() + norm_.bytes() + (draws_ ? draws_->bytes() : 0);
     for (const Layer& layer : layers_) bytes += layer.self.bytes() + layer.cross.bytes() + layer.ffn.bytes();
     return bytes;
   }
@@ -142,7 +180,10 @@ class Decoder final : public engine::ComponentBody {
   };
   explicit Decoder(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
 
-  bool detects(const RowInputs& row) const { return row.run->outputs[0] == refs_.language_probs; }
+  // A row that a step is recorded with has no run.
+  bool detects(const RowInputs& row) const { return row.run && row.run->outputs[0] == refs_.language_probs; }
+  // Rows of logits on 16 bytes.
+  std::int64_t logits_stride() const { return (c_.vocab + 3) / 4 * 4; }
 
   // Logits for the positions that need them: the last of each row, and the start token's of a prompt.
   Status heads(Forward& step, TensorView x) {
@@ -218,15 +259,133 @@ class Decoder final : public engine::ComponentBody {
     return ok_status();
   }
 
+  // ---- on a GPU
+
+  // Which tokens of a step need logits: the last of each row, those that draw first, and a prompt's start token, which
+  // is another unless the prompt is that alone.
+  struct Picked {
+    std::vector<int> drawing, detecting;                // rows
+    std::vector<std::pair<int, std::int64_t>> prompts;  // row, and its start token
+    std::vector<DeviceDraws::Run> runs;                 // of drawing rows
+  };
+  Picked pick_rows(const Forward& step) const {
+    Picked out;
+    for (int r = 0; r < step.num_rows(); ++r) {
+      if (detects(step.row(r))) {
+        out.detecting.push_back(r);
+        continue;
+      }
+      if (out.runs.empty() || out.drawing.back() != r - 1)
+        out.runs.push_back({.first_row = r, .first_draw = static_cast<int>(out.drawing.size())});
+      ++out.runs.back().num_rows;
+      out.drawing.push_back(r);
+      const Value* const prompt = step.row(r).value(refs_.prompt);
+      if (!prompt) continue;
+      const auto ids = prompt->host.as<std::int32_t>();
+      const auto sot = std::find(ids.begin(), ids.end(), c_.tokens.sot);
+      const auto at = sot == ids.end() ? ids.size() - 1 : static_cast<std::size_t>(sot - ids.begin());
+      out.prompts.emplace_back(r, step.token_offsets()[static_cast<std::size_t>(r)] + static_cast<std::int64_t>(at));
+    }
+    return out;
+  }
+
+  // Logits of the given tokens of x.
+  Result<TensorView> logits_of(OpContext& ops, TensorView x, std::span<const std::int64_t> tokens) {
+    const auto count = static_cast<std::int64_t>(tokens.size());
+    TensorView chosen = x;
+    bool whole = count == x.dim(0);
+    for (std::int64_t i = 0; i < count && whole; ++i) whole = tokens[static_cast<std::size_t>(i)] == i;
+    if (!whole) {
+      chosen = ops.temporary(DType::f32, {count, c_.dim});
+      for (std::int64_t i = 0; i < count; ++i)
+        ops.device.copy_within(chosen.at(i).pointer, x.at(tokens[static_cast<std::size_t>(i)]).pointer,
+                               sizeof(float) * static_cast<std::size_t>(c_.dim), ops.stream);
+    }
+    const TensorView normed = ops.temporary(ops.activations, {count, c_.dim});
+    MSTAR_TRY(norm_.run(ops, chosen, normed));
+    TensorView logits = ops.temporary(DType::f32, {count, logits_stride()});
+    logits.shape[1] = c_.vocab;
+    MSTAR_TRY(embedding_.run(ops, normed, logits));
+    return logits;
+  }
+
+  Status draw_on_device(Forward& step, TensorView x, TensorView positions) {
+    OpContext& ops = step.ops();
+    const Picked picked = pick_rows(step);
+    const auto last_of = [&](int r) -> std::int64_t {
+      return step.token_offsets()[static_cast<std::size_t>(r) + 1] - 1;
+    };
+    std::vector<std::int64_t> last, starts;
+    for (const auto* rows : {&picked.drawing, &picked.detecting})
+      for (const int r : *rows) last.push_back(last_of(r));
+    for (const auto& [r, start] : picked.prompts)
+      if (start != last_of(r)) starts.push_back(start);
+    MSTAR_TRY_ASSIGN(const TensorView logits, logits_of(ops, x, last));
+    const auto num_drawing = static_cast<std::int64_t>(picked.drawing.size());
+    for (std::size_t i = 0; i < picked.detecting.size(); ++i) {
+      const std::int64_t at = num_drawing + static_cast<std::int64_t>(i);
+      MSTAR_TRY(tell_probabilities(step, picked.detecting[i], 3, logits.slice(at, at + 1), c_.tokens.languages));
+    }
+    if (!picked.prompts.empty()) MSTAR_TRY(tell_no_speech(step, x, picked, starts, logits));
+    return num_drawing ? draw(step, positions, picked.runs, logits.slice(0, num_drawing)) : ok_status();
+  }
+
+  // Before the draws, which mask the logits.
+  Status tell_no_speech(Forward& step, TensorView x, const Picked& picked, std::span<const std::int64_t> starts,
+                        TensorView last) {
+    TensorView others;
+    if (!starts.empty()) {
+      MSTAR_TRY_ASSIGN(others, logits_of(step.ops(), x, starts));
+    }
+    const std::int32_t id[1] = {c_.tokens.no_speech};
+    std::int64_t next = 0;
+    for (const auto& [r, start] : picked.prompts) {
+      const bool is_last = start == step.token_offsets()[static_cast<std::size_t>(r) + 1] - 1;
+      const auto among = std::find(picked.drawing.begin(), picked.drawing.end(), r) - picked.drawing.begin();
+      const std::int64_t at = is_last ? among : next++;
+      MSTAR_TRY(tell_probabilities(step, r, 2, (is_last ? last : others).slice(at, at + 1), id));
+    }
+    return ok_status();
+  }
+  Status tell_probabilities(Forward& step, int r, int output, TensorView logits, std::span<const std::int32_t> ids) {
+    const auto offsets = step.output_offsets(output);
+    const auto row = static_cast<std::size_t>(r);
+    const TensorView out = step.output(output).slice(offsets[row], offsets[row + 1]);
+    return token_probabilities(
+        step.ops(), {.logits = logits, .ids = ids, .among_ids = output == 3, .out = out.reshaped({1, out.dim(0)})});
+  }
+
+  Status draw(Forward& step, TensorView positions, std::span<const DeviceDraws::Run> runs, TensorView logits) {
+    const int slot = step.plan_slot();
+    const auto& self_kv = static_cast<const resource::PagedKvPool&>(step.resource(refs_.self_kv));
+    const auto& cross_kv = static_cast<const resource::CrossKvPool&>(step.resource(refs_.cross_kv));
+    const auto& sampler = static_cast<const resource::SamplerPool&>(step.resource(refs_.sampler));
+    const DeviceDraws::Step of_step{.ids = step.input(0),
+                                    .positions = positions,
+                                    .begins = step.input(1),
+                                    .rows = self_kv.ragged(slot),
+                                    .slots = cross_kv.view(0, slot).slots,
+                                    .wanted = sampler.parameters(slot)};
+    MSTAR_TRY_ASSIGN(const SampleParametersView parameters, draws_->rules(step.ops(), of_step, runs));
+    return sample(step.ops(), {.logits = logits,
+                               .rows = {},
+                               .tokens = step.output(0),
+                               .log_probs = step.output(1),
+                               .parameters = parameters});
+  }
+
   WhisperRefs refs_;
   const WhisperConfig& c_;
   int num_threads_ = 1;
+  int max_rows_ = 1;
   std::vector<Layer> layers_;
   nn::LayerNorm norm_;
   Tensor positions_;
   nn::Linear embedding_;
   std::vector<TokenRange> ranges_;
   std::unordered_map<RequestId, DecodingState> states_;
+  std::optional<DeviceDraws> draws_;                                // on a GPU
+  Value any_token_ = HostValue::i32(std::vector<std::int32_t>{0});  // what captured rows are recorded with
 };
 
 }  // namespace

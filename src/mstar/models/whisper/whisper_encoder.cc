@@ -19,6 +19,14 @@ using engine::Forward;
 using engine::RowDemand;
 using engine::RowInputs;
 
+Result<Tensor> upload(Device& device, std::span<const std::int32_t> values) {
+  MSTAR_TRY_ASSIGN(Tensor out, Tensor::allocate(device, DType::i32, {static_cast<std::int64_t>(values.size())}));
+  const Stream stream = device.default_stream();
+  device.copy_to_device(out.view().pointer, values.data(), values.size_bytes(), stream);
+  device.synchronize(stream);
+  return out;
+}
+
 // ---- mel features
 // ------------------------------------------------------------------------------------------------------
 
@@ -85,11 +93,9 @@ class Encoder final : public engine::ComponentBody {
     const WhisperConfig& c = *refs.config;
     const nn::LoadContext context{build.weights, build.device, c.storage, build.pool};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
-    // The convolutions stay in f32: int8 is for the matrices only, as in the reference.
-    MSTAR_TRY_ASSIGN(const Tensor conv1, nn::load_f32(context, "encoder.conv1.weight", {c.dim, c.num_mels, 3}));
-    MSTAR_TRY_ASSIGN(const Tensor conv2, nn::load_f32(context, "encoder.conv2.weight", {c.dim, c.dim, 3}));
-    MSTAR_TRY_ASSIGN(out->conv1_, pack_conv1d(build.device, conv1.view(), DType::f32));
-    MSTAR_TRY_ASSIGN(out->conv2_, pack_conv1d(build.device, conv2.view(), DType::f32));
+    out->max_rows_ = build.limits.max_rows;
+    MSTAR_TRY_ASSIGN(out->conv1_, load_conv(context, "encoder.conv1.weight", {c.dim, c.num_mels, 3}, c));
+    MSTAR_TRY_ASSIGN(out->conv2_, load_conv(context, "encoder.conv2.weight", {c.dim, c.dim, 3}, c));
     MSTAR_TRY_ASSIGN(out->conv1_bias_, nn::load_f32(context, "encoder.conv1.bias", {c.dim}));
     MSTAR_TRY_ASSIGN(out->conv2_bias_, nn::load_f32(context, "encoder.conv2.bias", {c.dim}));
     MSTAR_TRY_ASSIGN(out->positions_, nn::load_f32(context, "encoder.positions", {c.audio_positions, c.dim}));
@@ -100,17 +106,21 @@ class Encoder final : public engine::ComponentBody {
       out->layers_.push_back({std::move(attention), std::move(ffn)});
     }
     MSTAR_TRY_ASSIGN(out->norm_, nn::LayerNorm::load(context, "encoder.norm", c.dim));
-    MSTAR_TRY_ASSIGN(out->row_offsets_, Tensor::allocate(build.device, DType::i32, {2}));
-    out->row_offsets_.view().data<std::int32_t>()[0] = 0;
-    out->row_offsets_.view().data<std::int32_t>()[1] = c.audio_positions;
+    std::vector<std::int32_t> offsets;
+    for (int row = 0; row <= out->max_rows_; ++row) offsets.push_back(row * c.audio_positions);
+    MSTAR_TRY_ASSIGN(out->row_offsets_, upload(build.device, offsets));
     return std::unique_ptr<engine::ComponentBody>(std::move(out));
   }
 
   std::vector<engine::SlotSpec> input_slots() const override {
-    return {{.name = "mel", .dtype = DType::f32, .item_dims = {c_.window_frames()}, .max_items = c_.num_mels}};
+    return {
+        {.name = "mel", .dtype = DType::f32, .item_dims = {c_.window_frames()}, .max_items = max_rows_ * c_.num_mels}};
   }
   std::vector<engine::SlotSpec> output_slots() const override {
-    return {{.name = "states", .dtype = DType::f32, .item_dims = {c_.dim}, .max_items = c_.audio_positions}};
+    return {{.name = "states",
+             .dtype = c_.activations(),
+             .item_dims = {c_.dim},
+             .max_items = max_rows_ * c_.audio_positions}};
   }
 
   Result<RowDemand> declare(const RowInputs& row) override {
@@ -120,41 +130,27 @@ class Encoder final : public engine::ComponentBody {
     return demand;
   }
 
-  std::size_t workspace_bytes(int, int) const override {
-    const std::int64_t frames = c_.window_frames(), positions = c_.audio_positions, dim = c_.dim;
-    return floats(frames * dim) + 2 * floats(positions * dim) + floats(positions * c_.ffn_dim) +
-           floats(positions * 3 * dim) + scratch_bytes();
+  std::size_t workspace_bytes(int rows, int) const override {
+    const std::int64_t dim = c_.dim, tokens = static_cast<std::int64_t>(rows) * c_.audio_positions;
+    const DType between = c_.activations();
+    const std::size_t stem = elements(between, c_.window_frames() * dim);
+    const std::size_t layer =
+        elements(between, tokens * dim) + elements(between, tokens * std::max<std::int64_t>(3 * dim, c_.ffn_dim));
+    return (c_.on_cuda() ? floats(tokens * dim) : 0) + std::max(stem, layer) + scratch_bytes(rows);
   }
+  DType activations() const override { return c_.activations(); }
 
-  int num_slices() const override { return 2 + 2 * c_.encoder_layers; }
+  // On a CPU x is the output. A GPU works by itself, so there the forward is one slice, and x need not outlive it.
+  int num_slices() const override { return c_.on_cuda() ? 1 : num_parts(); }
 
   Status forward(Forward& step, int slice) override {
-    MSTAR_CHECK(step.num_rows() == 1, "the encoder takes one window a step");
+    if (!c_.on_cuda()) return run_part(step, slice, step.output(0));
     OpContext& ops = step.ops();
-    TensorView x = step.output(0);
-    if (slice == 0) return stem(step, x);
-    if (slice == 1 + 2 * c_.encoder_layers) return norm_.run(ops, x, x);
-    Layer& layer = layers_[static_cast<std::size_t>((slice - 1) / 2)];
     const auto mark = ops.arena.mark();
-    TensorView normed = ops.temporary(DType::f32, {c_.audio_positions, c_.dim});
-    Status ran;
-    if ((slice - 1) % 2 == 0) {
-      TensorView qkv = ops.temporary(DType::f32, {c_.audio_positions, 3 * c_.dim});
-      MSTAR_TRY(layer.attention.norm.run(ops, x, normed));
-      MSTAR_TRY(layer.attention.in.run(ops, normed, qkv));
-      MSTAR_TRY(attention_dense(ops, {.q = heads_of(qkv, 0, c_),
-                                      .k = heads_of(qkv, 1, c_),
-                                      .v = heads_of(qkv, 2, c_),
-                                      .rows = {row_offsets_.view().data<std::int32_t>(), 1, c_.audio_positions},
-                                      .scale = scale_of(c_),
-                                      .out = as_heads(normed, c_)}));
-      ran = layer.attention.out.run(ops, normed, x, Activation::none, x);
-    } else {
-      TensorView hidden = ops.temporary(DType::f32, {c_.audio_positions, c_.ffn_dim});
-      ran = layer.ffn.run(ops, x, normed, hidden);
-    }
+    const TensorView x = ops.temporary(DType::f32, step.output(0).shape);
+    for (int part = 0; part < num_parts(); ++part) MSTAR_TRY(run_part(step, part, x));
     ops.arena.rewind(mark);
-    return ran;
+    return ok_status();
   }
 
   std::size_t weight_bytes() const override {
@@ -170,12 +166,56 @@ class Encoder final : public engine::ComponentBody {
   };
   explicit Encoder(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
 
-  std::size_t scratch_bytes() const {
-    std::size_t bytes = attention_dense_workspace_bytes(c_.audio_positions, c_.heads, c_.head_dim(), num_threads_);
+  // int8 is for the other matrices only, as in the reference.
+  static Result<LinearWeight> load_conv(const nn::LoadContext& context, const std::string& home, const Shape& shape,
+                                        const WhisperConfig& c) {
+    MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, shape));
+    std::vector<float> values = loaded.to_f32();
+    context.weights.release_pages(loaded);
+    return pack_conv1d(context.device, TensorView(values.data(), DType::f32, shape), c.activations());
+  }
+
+  // The stem, two parts a layer, the norm.
+  int num_parts() const { return 2 + 2 * c_.encoder_layers; }
+
+  // x [rows * positions, dim] f32: the residual stream.
+  Status run_part(Forward& step, int part, TensorView x) {
+    OpContext& ops = step.ops();
+    if (part == 0) return stem(step, x);
+    if (part == num_parts() - 1) return norm_.run(ops, x, step.output(0));
+    Layer& layer = layers_[static_cast<std::size_t>((part - 1) / 2)];
+    const std::int64_t tokens = x.dim(0);
+    const auto mark = ops.arena.mark();
+    TensorView normed = ops.temporary(ops.activations, {tokens, c_.dim});
+    Status ran;
+    if ((part - 1) % 2 == 0) {
+      TensorView qkv = ops.temporary(ops.activations, {tokens, 3 * c_.dim});
+      MSTAR_TRY(layer.attention.norm.run(ops, x, normed));
+      MSTAR_TRY(layer.attention.in.run(ops, normed, qkv));
+      MSTAR_TRY(attention_dense(
+          ops, {.q = heads_of(qkv, 0, c_),
+                .k = heads_of(qkv, 1, c_),
+                .v = heads_of(qkv, 2, c_),
+                .rows = {row_offsets_.view().data<std::int32_t>(), step.num_rows(), static_cast<int>(tokens)},
+                .scale = scale_of(c_),
+                .out = as_heads(normed, c_)}));
+      ran = layer.attention.out.run(ops, normed, x, Activation::none, x);
+    } else {
+      TensorView hidden = ops.temporary(ops.activations, {tokens, c_.ffn_dim});
+      ran = layer.ffn.run(ops, x, normed, hidden);
+    }
+    ops.arena.rewind(mark);
+    return ran;
+  }
+
+  std::size_t scratch_bytes(int rows) const {
+    const std::int64_t tokens = static_cast<std::int64_t>(rows) * c_.audio_positions;
+    std::size_t bytes =
+        c_.on_cuda() ? 0 : attention_dense_workspace_bytes(tokens, c_.heads, c_.head_dim(), num_threads_, rows);
     for (const Layer& layer : layers_) {
-      bytes = std::max({bytes, layer.ffn.up.workspace_bytes(c_.audio_positions, num_threads_),
-                        layer.ffn.down.workspace_bytes(c_.audio_positions, num_threads_),
-                        layer.attention.in.workspace_bytes(c_.audio_positions, num_threads_)});
+      bytes = std::max({bytes, layer.ffn.up.workspace_bytes(tokens, num_threads_),
+                        layer.ffn.down.workspace_bytes(tokens, num_threads_),
+                        layer.attention.in.workspace_bytes(tokens, num_threads_)});
     }
     Conv1dArgs conv;
     conv.x = TensorView(nullptr, DType::f32, {c_.num_mels, c_.window_frames()});
@@ -191,31 +231,35 @@ class Encoder final : public engine::ComponentBody {
            (1 << 16);
   }
 
+  // Window by window: two products of one are enough for a device.
   Status stem(Forward& step, TensorView x) {
     OpContext& ops = step.ops();
-    const auto mark = ops.arena.mark();
-    TensorView first = ops.temporary(DType::f32, {c_.window_frames(), c_.dim});
-    MSTAR_TRY(conv1d(ops, {.x = step.input(0),
-                           .channels_first = true,
-                           .weight = &conv1_,
-                           .bias = conv1_bias_.view(),
-                           .stride = 1,
-                           .activation = Activation::gelu_erf,
-                           .out = first}));
-    MSTAR_TRY(conv1d(ops, {.x = first,
-                           .weight = &conv2_,
-                           .bias = conv2_bias_.view(),
-                           .stride = 2,
-                           .activation = Activation::gelu_erf,
-                           .residual = positions_.view(),
-                           .out = x}));
-    ops.arena.rewind(mark);
+    for (std::int64_t row = 0; row < step.num_rows(); ++row) {
+      const auto mark = ops.arena.mark();
+      TensorView first = ops.temporary(ops.activations, {c_.window_frames(), c_.dim});
+      MSTAR_TRY(conv1d(ops, {.x = step.input(0).slice(row * c_.num_mels, (row + 1) * c_.num_mels),
+                             .channels_first = true,
+                             .weight = &conv1_,
+                             .bias = conv1_bias_.view(),
+                             .stride = 1,
+                             .activation = Activation::gelu_erf,
+                             .out = first}));
+      MSTAR_TRY(conv1d(ops, {.x = first,
+                             .weight = &conv2_,
+                             .bias = conv2_bias_.view(),
+                             .stride = 2,
+                             .activation = Activation::gelu_erf,
+                             .residual = positions_.view(),
+                             .out = x.slice(row * c_.audio_positions, (row + 1) * c_.audio_positions)}));
+      ops.arena.rewind(mark);
+    }
     return ok_status();
   }
 
   WhisperRefs refs_;
   const WhisperConfig& c_;
   int num_threads_ = 1;
+  int max_rows_ = 1;
   LinearWeight conv1_, conv2_;
   Tensor conv1_bias_, conv2_bias_, positions_, row_offsets_;
   std::vector<Layer> layers_;
@@ -237,13 +281,20 @@ class CrossWriter final : public engine::ComponentBody {
                        nn::Linear::load(context, "cross.layer." + std::to_string(layer) + ".kv", 2 * c.dim, c.dim));
       out->layers_.push_back(std::move(kv));
     }
+    out->max_rows_ = build.limits.max_rows;
+    MSTAR_TRY_ASSIGN(
+        out->written_,
+        upload(build.device, std::vector<std::int32_t>(static_cast<std::size_t>(out->max_rows_), c.audio_positions)));
     return std::unique_ptr<engine::ComponentBody>(std::move(out));
   }
   std::vector<engine::SlotSpec> input_slots() const override {
-    return {{.name = "states", .dtype = DType::f32, .item_dims = {c_.dim}, .max_items = c_.audio_positions}};
+    return {{.name = "states",
+             .dtype = c_.activations(),
+             .item_dims = {c_.dim},
+             .max_items = max_rows_ * c_.audio_positions}};
   }
   std::vector<engine::SlotSpec> output_slots() const override {
-    return {{.name = "context", .dtype = DType::i32, .max_items = 1, .to_host = true}};
+    return {{.name = "context", .dtype = DType::i32, .max_items = max_rows_, .to_host = true}};
   }
   Result<RowDemand> declare(const RowInputs& row) override {
     RowDemand demand;
@@ -252,24 +303,19 @@ class CrossWriter final : public engine::ComponentBody {
     demand.results = {{.slot = 0, .output = 0, .items = 1}};
     return demand;
   }
-  std::size_t workspace_bytes(int, int) const override {
-    return floats(static_cast<std::int64_t>(c_.audio_positions) * 2 * c_.dim) +
-           layers_.front().workspace_bytes(c_.audio_positions, num_threads_) + 4096;
+  std::size_t workspace_bytes(int rows, int) const override {
+    const std::int64_t tokens = static_cast<std::int64_t>(rows) * c_.audio_positions;
+    return elements(c_.activations(), tokens * 2 * c_.dim) + layers_.front().workspace_bytes(tokens, num_threads_) +
+           4096;
   }
-  int num_slices() const override { return c_.decoder_layers; }
+  DType activations() const override { return c_.activations(); }
+  int num_slices() const override { return c_.on_cuda() ? 1 : c_.decoder_layers; }
   Status forward(Forward& step, int slice) override {
-    OpContext& ops = step.ops();
-    auto& cross = static_cast<resource::CrossKvPool&>(step.resource(refs_.cross_kv));
-    const auto mark = ops.arena.mark();
-    TensorView kv = ops.temporary(DType::f32, {step.input(0).dim(0), 2 * c_.dim});
-    MSTAR_TRY(layers_[static_cast<std::size_t>(slice)].run(ops, step.input(0), kv));
-    MSTAR_TRY(kv_store(ops, {.keys = heads_of(kv, 0, c_),
-                             .values = heads_of(kv, 1, c_),
-                             .rows = cross.contexts(step.plan_slot()),
-                             .kv = cross.view(slice, step.plan_slot())}));
-    ops.arena.rewind(mark);
+    const int first = c_.on_cuda() ? 0 : slice, last = c_.on_cuda() ? c_.decoder_layers : slice + 1;
+    for (int layer = first; layer < last; ++layer) MSTAR_TRY(write_layer(step, layer));
     if (slice == 0)
-      for (int r = 0; r < step.num_rows(); ++r) step.output(0).data<std::int32_t>()[r] = c_.audio_positions;
+      step.ops().device.copy_within(step.output(0).pointer, written_.view().pointer, step.output(0).bytes(),
+                                    step.ops().stream);
     return ok_status();
   }
   std::size_t weight_bytes() const override {
@@ -280,10 +326,25 @@ class CrossWriter final : public engine::ComponentBody {
 
  private:
   explicit CrossWriter(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
+  Status write_layer(Forward& step, int layer) {
+    OpContext& ops = step.ops();
+    auto& cross = static_cast<resource::CrossKvPool&>(step.resource(refs_.cross_kv));
+    const auto mark = ops.arena.mark();
+    TensorView kv = ops.temporary(ops.activations, {step.input(0).dim(0), 2 * c_.dim});
+    MSTAR_TRY(layers_[static_cast<std::size_t>(layer)].run(ops, step.input(0), kv));
+    MSTAR_TRY(kv_store(ops, {.keys = heads_of(kv, 0, c_),
+                             .values = heads_of(kv, 1, c_),
+                             .rows = cross.contexts(step.plan_slot()),
+                             .kv = cross.view(layer, step.plan_slot())}));
+    ops.arena.rewind(mark);
+    return ok_status();
+  }
   WhisperRefs refs_;
   const WhisperConfig& c_;
   int num_threads_ = 1;
+  int max_rows_ = 1;
   std::vector<nn::Linear> layers_;
+  Tensor written_;  // [max_rows] i32: what a row tells
 };
 
 }  // namespace

@@ -154,6 +154,43 @@ class AudioStage final : public decl::HostStage {
   double total_seconds_ = 0;
 };
 
+// ---- features
+// ----------------------------------------------------------------------------------------------------------
+
+class FeaturesStage final : public decl::HostStage {
+ public:
+  FeaturesStage(std::shared_ptr<const WhisperConfig> config, std::shared_ptr<const MelPlan> plan)
+      : config_(std::move(config)), plan_(std::move(plan)) {}
+
+  Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
+    const auto pcm = inputs.ports[0].front().as<float>();
+    const auto window = inputs.ports[1].front().as<std::int32_t>();
+    float maximum = inputs.ports[2].front().as<float>()[0];
+    const std::int64_t num_mels = plan_->num_mels(), frames = config_->window_frames();
+    auto device = make_cpu_device();
+    Arena no_arena;
+    OpContext ops{*device, {}, no_arena, nullptr};
+    std::vector<float> raw(static_cast<std::size_t>(num_mels * window[kWindowMelFrames]));
+    TensorView mels(raw.data(), DType::f32, {num_mels, window[kWindowMelFrames]});
+    MSTAR_TRY(log_mel(
+        ops, {.plan = plan_.get(),
+              .pcm = TensorView(const_cast<float*>(pcm.data()), DType::f32, {static_cast<std::int64_t>(pcm.size())}),
+              .out = mels}));
+    if (std::isnan(maximum)) maximum = mel_maximum(mels);
+    std::vector<std::byte> out(static_cast<std::size_t>(num_mels * frames) * sizeof(float));  // 0 past the content
+    TensorView features(out.data(), DType::f32, {num_mels, frames});
+    mels.shape[1] = features.shape[1] = window[kWindowSegmentFrames];
+    MSTAR_TRY(mel_normalise(ops, {.x = mels, .maximum = maximum, .out = features}));
+    decl::HostOutputs outputs;
+    outputs.ports = {{HostValue(DType::f32, {num_mels, frames}, std::move(out))}};
+    return outputs;
+  }
+
+ private:
+  std::shared_ptr<const WhisperConfig> config_;
+  std::shared_ptr<const MelPlan> plan_;
+};
+
 // ---- segments
 // ----------------------------------------------------------------------------------------------------------
 
@@ -262,6 +299,10 @@ std::vector<std::int32_t> prompt_history(const decl::RequestParams& params) {
 
 std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperConfig> config) {
   return std::make_unique<AudioStage>(std::move(config));
+}
+std::unique_ptr<decl::HostStage> make_features_stage(std::shared_ptr<const WhisperConfig> config,
+                                                     std::shared_ptr<const MelPlan> plan) {
+  return std::make_unique<FeaturesStage>(std::move(config), std::move(plan));
 }
 std::unique_ptr<decl::HostStage> make_segment_stage(std::shared_ptr<const WhisperConfig> config,
                                                     const decl::RequestParams& params) {

@@ -8,14 +8,24 @@
 namespace mstar {
 namespace {
 
-constexpr Kernel<DenseAttentionArgs> kDense[] = {{"cpu", Backend::cpu, nullptr, attention_dense_cpu}};
+constexpr Kernel<DenseAttentionArgs> kDense[] = {
+    {"cpu", Backend::cpu, nullptr, attention_dense_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, attention_dense_cuda_fits, attention_dense_cuda},
+#endif
+};
 constexpr Kernel<PagedAttentionArgs> kPaged[] = {
     {"cpu", Backend::cpu, nullptr, attention_paged_cpu},
 #ifdef MSTAR_CUDA
     {"cuda", Backend::cuda, attention_paged_cuda_fits, attention_paged_cuda},
 #endif
 };
-constexpr Kernel<SlotAttentionArgs> kSlots[] = {{"cpu", Backend::cpu, nullptr, attention_slots_cpu}};
+constexpr Kernel<SlotAttentionArgs> kSlots[] = {
+    {"cpu", Backend::cpu, nullptr, attention_slots_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, attention_slots_cuda_fits, attention_slots_cuda},
+#endif
+};
 
 // [tokens, heads, head_dim] of f32, on CUDA also of bf16.
 bool are_heads(const OpContext& context, const TensorView& view, std::int64_t num_tokens, std::int64_t num_heads,
@@ -45,8 +55,8 @@ bool is_kv_pair(const TensorView& keys, const TensorView& values) {
 Status attention_dense(OpContext& context, const DenseAttentionArgs& args) {
   MSTAR_OP_EXPECT("attention", args.k.shape.rank() == 3 && args.v.shape.rank() == 3);
   MSTAR_TRY(check_queries(context, args.q, args.out, args.rows, args.scale, args.k.dim(1), args.k.dim(2)));
-  MSTAR_OP_EXPECT("attention", is_token_heads(args.k, args.rows.num_tokens, args.k.dim(1), args.k.dim(2)));
-  MSTAR_OP_EXPECT("attention", is_token_heads(args.v, args.rows.num_tokens, args.k.dim(1), args.k.dim(2)));
+  MSTAR_OP_EXPECT("attention", are_heads(context, args.k, args.rows.num_tokens, args.k.dim(1), args.k.dim(2)));
+  MSTAR_OP_EXPECT("attention", are_heads(context, args.v, args.rows.num_tokens, args.k.dim(1), args.k.dim(2)));
   return run_first_fit(context, args, kDense, "attention_dense");
 }
 

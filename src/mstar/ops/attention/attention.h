@@ -13,16 +13,18 @@
 namespace mstar {
 
 struct DenseAttentionArgs {
-  TensorView q;  // [tokens, heads, head_dim] f32; tokens may lie apart (slices of a fused projection)
-  TensorView k;  // [tokens, kv_heads, head_dim] f32
+  TensorView q;  // [tokens, heads, head_dim] f32, on CUDA also bf16; tokens may lie apart (of a fused projection)
+  TensorView k;  // [tokens, kv_heads, head_dim] of q's type
   TensorView v;  // same
   RaggedView rows;
   float scale = 1.0f;  // > 0
   bool causal = false;
-  TensorView out;  // [tokens, heads, head_dim] f32; tokens may lie apart
+  TensorView out;  // [tokens, heads, head_dim] of q's type; tokens may lie apart; must not overlap q, k or v
 };
 
-// Every token of a row sees the row's tokens (causal: up to itself). Any head_dim.
+// Every token of a row sees the row's tokens (causal: up to itself). Any head_dim; on CUDA a multiple of 16 up to 256,
+// with k and v on 16 bytes. There bf16 with head_dim 64, not causal, is for tensor cores, with the weights rounded to
+// bf16; all else goes the CPU's way, slowly. All can be captured.
 // Errors: internal (shapes). Cost: 4 n^2 heads head_dim flop a row.
 Status attention_dense(OpContext& context, const DenseAttentionArgs& args);
 // Arena bytes that a call takes and gives back; also for the calls below.
@@ -51,15 +53,16 @@ std::size_t attention_paged_workspace_bytes(int head_dim, int num_threads);
 std::size_t attention_paged_split_bytes(std::int64_t num_rows, int heads, int head_dim, std::int64_t max_context);
 
 struct SlotAttentionArgs {
-  TensorView q;  // [tokens, heads, head_dim] f32; tokens may lie apart
+  TensorView q;  // [tokens, heads, head_dim] f32, on CUDA also bf16; tokens may lie apart
   RaggedView rows;
   SlotKvView kv;       // after kv_store
   float scale = 1.0f;  // > 0
-  TensorView out;      // [tokens, heads, head_dim] f32
+  TensorView out;      // [tokens, heads, head_dim] of q's type
 };
 
 // Cross attention: each query of row r sees the kv.lengths[r] tokens of its slot. head_dim and capacity are multiples
-// of 16. Errors: internal (shapes).
+// of 16. Errors: internal (shapes). On CUDA as attention_paged, on tensor cores with bf16 queries and slots and
+// head_dim 64; what single tokens take besides is attention_paged_split_bytes of the slots' capacity.
 Status attention_slots(OpContext& context, const SlotAttentionArgs& args);
 std::size_t attention_slots_workspace_bytes(int head_dim, int num_threads);
 

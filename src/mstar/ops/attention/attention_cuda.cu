@@ -13,9 +13,9 @@ constexpr int kMaxHeadDim = 256;
 
 // One block per (query, head) of rows with at least `least` tokens, in the CPU's order of arithmetic: thread t scores
 // key t of a block of 128, then thread i adds dimension i of the values key by key.
-template <class Element, class Q>
+template <class Element, class Q, class Keys>
 __global__ void __launch_bounds__(kThreads) attend(TokenHeads<const Q> q, const std::int32_t* offsets, int num_rows,
-                                                   Pages pages, int group, int least, float scale, TokenHeads<Q> out) {
+                                                   Keys pages, int group, int least, float scale, TokenHeads<Q> out) {
   await_inputs();
   constexpr int kGroup = 16 / sizeof(Element);
   constexpr int kAhead = 8;  // value rows in flight
@@ -26,8 +26,7 @@ __global__ void __launch_bounds__(kThreads) attend(TokenHeads<const Q> q, const 
   const int token = blockIdx.x, head = blockIdx.y, kv_head = head / group, d = pages.head_dim;
   const int row = row_of(offsets, num_rows, token);
   if (offsets[row + 1] - offsets[row] < least) return;
-  // The keys up to this token's own; what lies past the row's pages cannot be read.
-  const int num_keys = min(pages.lengths[row] - (offsets[row + 1] - token) + 1, pages.max_pages * pages.page_tokens);
+  const int num_keys = pages.num_keys(row, offsets[row + 1] - offsets[row], token - offsets[row]);
   for (int i = threadIdx.x; i < d; i += kThreads) query[i] = widen(q.data[token * q.token_stride + head * d + i]);
   __syncthreads();
 
@@ -84,26 +83,32 @@ __global__ void __launch_bounds__(kThreads) attend(TokenHeads<const Q> q, const 
   }
 }
 
-template <class Q>
-Status attend_any(OpContext& context, const PagedAttentionArgs& args, int least) {
-  const Pages pages = pages_of(args.kv);
+template <class Q, class Args, class Keys>
+Status attend_any(OpContext& context, const Args& args, DType dtype, const Keys& keys, int least) {
   const int heads = static_cast<int>(args.q.dim(1));
-  return with_float_type(args.kv.keys.dtype, [&](auto element) {
-    launch_kernel(context, attend<decltype(element), Q>, dim3(args.rows.num_tokens, heads), kThreads, 0,
-                  token_heads_of<const Q>(args.q), args.rows.offsets, args.rows.num_rows, pages, heads / pages.kv_heads,
+  return with_float_type(dtype, [&](auto element) {
+    launch_kernel(context, attend<decltype(element), Q, Keys>, dim3(args.rows.num_tokens, heads), kThreads, 0,
+                  token_heads_of<const Q>(args.q), args.rows.offsets, args.rows.num_rows, keys, heads / keys.kv_heads,
                   least, args.scale, token_heads_of<Q>(args.out));
-    return cuda_launch_status("attention_paged");
+    return cuda_launch_status("attention");
   });
 }
 
-Status attend_any(OpContext& context, const PagedAttentionArgs& args, int least) {
-  return args.q.dtype == DType::bf16 ? attend_any<__nv_bfloat16>(context, args, least)
-                                     : attend_any<float>(context, args, least);
+template <class Args, class Keys>
+Status attend_any(OpContext& context, const Args& args, DType dtype, const Keys& keys, int least) {
+  return args.q.dtype == DType::bf16 ? attend_any<__nv_bfloat16>(context, args, dtype, keys, least)
+                                     : attend_any<float>(context, args, dtype, keys, least);
 }
 
 bool starts_on_16_bytes(const TensorView& view) {
   const auto stride = static_cast<std::size_t>(view.stride(0)) * dtype_bytes(view.dtype);
   return reinterpret_cast<std::uintptr_t>(view.pointer) % 16 == 0 && (view.dim(0) <= 1 || stride % 16 == 0);
+}
+
+// Whether attention_whole_cuda.cu takes these; its keys are of the queries' type.
+bool fits_whole(const TensorView& q, const TensorView& out, DType keys, std::int64_t head_dim) {
+  return q.dtype == DType::bf16 && keys == DType::bf16 && head_dim == kAttentionWholeHeadDim && starts_on_16_bytes(q) &&
+         starts_on_16_bytes(out);
 }
 
 bool fits_tiles(const PagedAttentionArgs& args) {
@@ -122,11 +127,51 @@ bool attention_paged_cuda_fits(const OpContext&, const PagedAttentionArgs& args)
 Status attention_paged_cuda(OpContext& context, const PagedAttentionArgs& args) {
   const int tokens = args.rows.num_tokens, rows = args.rows.num_rows;
   if (tokens == 0) return {};
-  if (!fits_tiles(args)) return attend_any(context, args, 0);
+  const Pages pages = pages_of(args.kv);
+  const DType dtype = args.kv.keys.dtype;
+  if (!fits_tiles(args)) return attend_any(context, args, dtype, pages, 0);
   if (tokens == rows) return attention_decode_cuda(context, args, true);
   // Rows of one token keep the kernel, and the bits, that they have in a step without prompts.
   if (rows > 1) MSTAR_TRY(attention_decode_cuda(context, args, false));
-  return args.q.dtype == DType::bf16 ? attention_prefill_cuda(context, args, 2) : attend_any(context, args, 2);
+  return args.q.dtype == DType::bf16 ? attention_prefill_cuda(context, args, 2)
+                                     : attend_any(context, args, dtype, pages, 2);
+}
+
+bool attention_slots_cuda_fits(const OpContext&, const SlotAttentionArgs& args) {
+  return args.kv.keys.dim(3) <= kMaxHeadDim && args.q.dtype == args.out.dtype;
+}
+
+Status attention_slots_cuda(OpContext& context, const SlotAttentionArgs& args) {
+  const int tokens = args.rows.num_tokens, rows = args.rows.num_rows;
+  if (tokens == 0) return {};
+  const DType dtype = args.kv.keys.dtype;
+  if (!fits_whole(args.q, args.out, dtype, args.kv.keys.dim(3)))
+    return attend_any(context, args, dtype, slots_of(args.kv), 0);
+  if (tokens == rows) return attention_decode_cuda(context, args, true);
+  if (rows > 1) MSTAR_TRY(attention_decode_cuda(context, args, false));
+  return attention_whole_cuda(context, args, 2);
+}
+
+bool attention_dense_cuda_fits(const OpContext&, const DenseAttentionArgs& args) {
+  const DType dtype = args.q.dtype;
+  const bool alike = args.k.dtype == dtype && args.v.dtype == dtype && args.out.dtype == dtype;
+  // The kernel for any rows loads 16 bytes of a key at once.
+  return alike && args.k.dim(2) <= kMaxHeadDim && args.k.dim(2) % 16 == 0 && starts_on_16_bytes(args.k) &&
+         starts_on_16_bytes(args.v) && (args.k.dim(0) <= 1 || args.k.stride(0) == args.v.stride(0));
+}
+
+Status attention_dense_cuda(OpContext& context, const DenseAttentionArgs& args) {
+  if (args.rows.num_tokens == 0) return {};
+  if (!args.causal && fits_whole(args.q, args.out, args.k.dtype, args.k.dim(2)))
+    return attention_whole_cuda(context, args);
+  const DenseKeys keys{args.k.pointer,
+                       args.v.pointer,
+                       args.rows.offsets,
+                       args.k.stride(0),
+                       static_cast<int>(args.k.dim(1)),
+                       static_cast<int>(args.k.dim(2)),
+                       args.causal};
+  return attend_any(context, args, args.k.dtype, keys, 0);
 }
 
 }  // namespace mstar

@@ -49,9 +49,9 @@ struct RowSpan {
       : begin(offsets[row]), count(offsets[row + 1] - begin) {
     if (!all_tokens && count != 1) count = 0;
   }
-  // Keys that token `i` of the row sees; what lies past the row's pages cannot be read.
-  __device__ int num_keys(const Pages& pages, int row, int i) const {
-    return min(pages.lengths[row] - count + i + 1, pages.max_pages * pages.page_tokens);
+  template <class Keys>
+  __device__ int num_keys(const Keys& keys, int row, int i) const {
+    return keys.num_keys(row, count, i);
   }
 };
 
@@ -91,9 +91,9 @@ __device__ inline void load_queries(const Q* heads, int num_heads, std::uint32_t
 }
 
 // Where the keys of a chunk lie. Reads the plan's arrays alone.
-template <int kHeadDim>
-__device__ inline void find_places(SplitMemory<kHeadDim>& memory, const Pages& pages, int row, int kv_head,
-                                   int num_keys, int chunk) {
+template <int kHeadDim, class Keys>
+__device__ inline void find_places(SplitMemory<kHeadDim>& memory, const Keys& pages, int row, int kv_head, int num_keys,
+                                   int chunk) {
   if (threadIdx.x >= kTileKeys) return;
   const int position = chunk * kTileKeys + threadIdx.x;
   memory.places[threadIdx.x] = position < num_keys ? pages.at(row, position, kv_head) : -1;
@@ -118,8 +118,8 @@ struct Cursor {
 // All that one block attends of one token; every thread of the block calls it. The keys of the next chunk are on their
 // way while this one's values are worked on, and its values while the next one's scores are. `found`: the places of the
 // first chunk are there already.
-template <class Q, int kHeadDim>
-__device__ inline void attend_token(SplitMemory<kHeadDim>& memory, const Q* heads, int num_heads, const Pages& pages,
+template <class Q, int kHeadDim, class Keys>
+__device__ inline void attend_token(SplitMemory<kHeadDim>& memory, const Q* heads, int num_heads, const Keys& pages,
                                     int row, int kv_head, int num_keys, const Splits& splits, bool found, float factor,
                                     float* sums_out, float2* scales_out, std::int64_t head_stride) {
   constexpr int kOwn = kHeadDim / kTileWarps;  // dimensions of this warp's part of the sums
@@ -247,9 +247,9 @@ __device__ inline void attend_token(SplitMemory<kHeadDim>& memory, const Q* head
 }
 
 // Blocks (kv head and eight of its heads, row, split): those that find nothing to do come last.
-template <class Q, int kHeadDim>
+template <class Q, int kHeadDim, class Keys>
 __global__ void __launch_bounds__(kTileThreads)
-    attend_splits(TokenHeads<const Q> q, const std::int32_t* offsets, Pages pages, int group, float factor,
+    attend_splits(TokenHeads<const Q> q, const std::int32_t* offsets, Keys pages, int group, float factor,
                   bool all_tokens, Partials partials) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& memory = *reinterpret_cast<SplitMemory<kHeadDim>*>(shared);
@@ -287,9 +287,9 @@ __device__ inline void store_four(bf16* to, float4 v) {
 }
 
 // One block per (row, head): the weighted mean of its splits, in one order.
-template <class Out, int kHeadDim>
+template <class Out, int kHeadDim, class Keys>
 __global__ void __launch_bounds__(kTileThreads)
-    combine_splits(const std::int32_t* offsets, Pages pages, bool all_tokens, Partials partials, TokenHeads<Out> out) {
+    combine_splits(const std::int32_t* offsets, Keys pages, bool all_tokens, Partials partials, TokenHeads<Out> out) {
   constexpr int kLanes = kHeadDim / 4;            // threads of one split
   constexpr int kAtOnce = kTileThreads / kLanes;  // splits
   constexpr int kAhead = 8;                       // loads in flight
@@ -361,37 +361,40 @@ int split_blocks(int pairs, int resident, int most) {
   return best;
 }
 
-template <class Q, int kHeadDim>
-Status launch(OpContext& context, const PagedAttentionArgs& args, bool all_tokens) {
-  const Pages pages = pages_of(args.kv);
+template <class Q, int kHeadDim, class Args, class Keys>
+Status launch(OpContext& context, const Args& args, const Keys& pages, bool all_tokens) {
   const int heads = static_cast<int>(args.q.dim(1)), group = heads / pages.kv_heads, rows = args.rows.num_rows;
   const auto mark = context.arena.mark();
   Partials partials;
   partials.heads = heads;
-  partials.max_splits = attention_max_splits(static_cast<std::int64_t>(pages.max_pages) * pages.page_tokens);
+  partials.max_splits = attention_max_splits(pages.capacity());
   const std::int64_t places = static_cast<std::int64_t>(rows) * heads * partials.max_splits;
   partials.sums = context.temporary(DType::f32, {places, kHeadDim}).template data<float>();
   partials.scales = static_cast<float2*>(context.temporary(DType::f32, {places, 2}).pointer);
   const int head_blocks = pages.kv_heads * ((group + kHeadsAtOnce - 1) / kHeadsAtOnce);
   constexpr std::size_t kBytes = sizeof(SplitMemory<kHeadDim>);
   constexpr int kResident = kMultiprocessors * static_cast<int>(kMultiprocessorShared / (kBytes + 1024));
-  allow_shared(attend_splits<Q, kHeadDim>, kBytes);
-  launch_kernel(context, attend_splits<Q, kHeadDim>,
+  allow_shared(attend_splits<Q, kHeadDim, Keys>, kBytes);
+  launch_kernel(context, attend_splits<Q, kHeadDim, Keys>,
                 dim3(head_blocks, rows, split_blocks(rows * head_blocks, kResident, partials.max_splits)), kTileThreads,
                 kBytes, token_heads_of<const Q>(args.q), args.rows.offsets, pages, group,
                 args.scale * 1.44269504088896341f, all_tokens, partials);
-  launch_kernel(context, combine_splits<Q, kHeadDim>, dim3(rows, heads), kTileThreads, 0, args.rows.offsets, pages,
-                all_tokens, partials, token_heads_of<Q>(args.out));
+  launch_kernel(context, combine_splits<Q, kHeadDim, Keys>, dim3(rows, heads), kTileThreads, 0, args.rows.offsets,
+                pages, all_tokens, partials, token_heads_of<Q>(args.out));
   context.arena.rewind(mark);
-  return cuda_launch_status("attention_paged of single tokens");
+  return cuda_launch_status("attention of single tokens");
 }
 
 }  // namespace
 
 Status attention_decode_cuda(OpContext& context, const PagedAttentionArgs& args, bool all_tokens) {
   return with_tile_shape(args.q.dtype, args.kv.keys.dim(3), [&](auto element, auto head_dim) {
-    return launch<decltype(element), decltype(head_dim)::value>(context, args, all_tokens);
+    return launch<decltype(element), decltype(head_dim)::value>(context, args, pages_of(args.kv), all_tokens);
   });
+}
+
+Status attention_decode_cuda(OpContext& context, const SlotAttentionArgs& args, bool all_tokens) {
+  return launch<bf16, kAttentionWholeHeadDim>(context, args, slots_of(args.kv), all_tokens);
 }
 
 }  // namespace mstar

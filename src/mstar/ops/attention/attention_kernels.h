@@ -30,4 +30,16 @@ Status attention_paged_cuda(OpContext& context, const PagedAttentionArgs& args);
 Status attention_decode_cuda(OpContext& context, const PagedAttentionArgs& args, bool all_tokens);
 // Rows of at least `least` tokens.
 Status attention_prefill_cuda(OpContext& context, const PagedAttentionArgs& args, int least);
+
+// q and out of one type, head_dim <= 256.
+bool attention_slots_cuda_fits(const OpContext& context, const SlotAttentionArgs& args);
+Status attention_slots_cuda(OpContext& context, const SlotAttentionArgs& args);
+// Besides: k and v of q's type, their tokens equally far apart and on 16 bytes, head_dim a multiple of 16.
+bool attention_dense_cuda_fits(const OpContext& context, const DenseAttentionArgs& args);
+Status attention_dense_cuda(OpContext& context, const DenseAttentionArgs& args);
+// Their parts, all for bf16 queries and keys, rows on 16 bytes, and this head_dim.
+inline constexpr int kAttentionWholeHeadDim = 64;
+Status attention_decode_cuda(OpContext& context, const SlotAttentionArgs& args, bool all_tokens);
+Status attention_whole_cuda(OpContext& context, const SlotAttentionArgs& args, int least);
+Status attention_whole_cuda(OpContext& context, const DenseAttentionArgs& args);
 }  // namespace mstar

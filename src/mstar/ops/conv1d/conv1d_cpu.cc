@@ -76,6 +76,10 @@ Status conv1d_cpu(OpContext& context, const Conv1dArgs& args) {
 }
 
 std::size_t conv1d_workspace_bytes(const Conv1dArgs& args, int num_threads) {
+  if (args.weight->backend() == Backend::cuda)
+    return static_cast<std::size_t>(args.out.dim(0) * args.weight->num_inputs()) *
+               dtype_bytes(args.weight->storage().dtype()) +
+           256 + linear_workspace_bytes(*args.weight, args.out.dim(0), num_threads);
   const auto edge = static_cast<std::size_t>(args.weight->num_inputs()) * sizeof(float) + 256;
   return (args.channels_first ? args.x.bytes() + 256 : 0) + edge +
          linear_workspace_bytes(*args.weight, args.out.dim(0), num_threads);

@@ -5,4 +5,6 @@
 
 namespace mstar {
 Status conv1d_cpu(OpContext& context, const Conv1dArgs& args);
-}
+// Defined where the build has CUDA.
+Status conv1d_cuda(OpContext& context, const Conv1dArgs& args);
+}  // namespace mstar

@@ -15,7 +15,12 @@ constexpr Kernel<KvAppendArgs> kAppend[] = {
     {"cuda", Backend::cuda, nullptr, kv_append_cuda},
 #endif
 };
-constexpr Kernel<KvStoreArgs> kStore[] = {{"cpu", Backend::cpu, nullptr, kv_store_cpu}};
+constexpr Kernel<KvStoreArgs> kStore[] = {
+    {"cpu", Backend::cpu, nullptr, kv_store_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, nullptr, kv_store_cuda},
+#endif
+};
 
 Status check_tokens(Backend backend, const TensorView& k, const TensorView& v, const TensorView& keys,
                     const TensorView& values, const RaggedView& rows) {

@@ -18,13 +18,14 @@ struct KvAppendArgs {
 Status kv_append(OpContext& context, const KvAppendArgs& args);
 
 struct KvStoreArgs {
-  TensorView keys;    // [tokens, kv_heads, head_dim] f32; tokens may lie apart
+  TensorView keys;    // [tokens, kv_heads, head_dim] f32, on CUDA also f16 or bf16; tokens may lie apart
   TensorView values;  // same
   RaggedView rows;
   SlotKvView kv;  // lengths[r] must be the row's number of tokens
 };
 
-// Row r fills slot kv.slots[r] from position 0. Errors: internal (shapes, slot or length out of range). No workspace.
+// Row r fills slot kv.slots[r] from position 0. Errors: internal (shapes, slot or length out of range; on CUDA tokens
+// past a slot's end are not written). No workspace.
 Status kv_store(OpContext& context, const KvStoreArgs& args);
 
 }  // namespace mstar

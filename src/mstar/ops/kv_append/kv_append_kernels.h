@@ -8,4 +8,5 @@ Status kv_append_cpu(OpContext& context, const KvAppendArgs& args);
 Status kv_store_cpu(OpContext& context, const KvStoreArgs& args);
 // Defined where the build has CUDA.
 Status kv_append_cuda(OpContext& context, const KvAppendArgs& args);
+Status kv_store_cuda(OpContext& context, const KvStoreArgs& args);
 }  // namespace mstar

@@ -18,7 +18,8 @@ Status layer_norm(OpContext& context, const LayerNormArgs& args) {
   MSTAR_OP_EXPECT("layer_norm", args.x.shape.rank() == 2 && args.x.dim(1) > 0);
   const std::int64_t m = args.x.dim(0), d = args.x.dim(1);
   MSTAR_OP_EXPECT("layer_norm", is_rows_of(args.x, DType::f32, m, d));
-  MSTAR_OP_EXPECT("layer_norm", is_rows_of(args.out, DType::f32, m, d));
+  const bool narrows = context.backend() == Backend::cuda && args.out.dtype == DType::bf16;
+  MSTAR_OP_EXPECT("layer_norm", is_rows_of(args.out, narrows ? DType::bf16 : DType::f32, m, d));
   MSTAR_OP_EXPECT("layer_norm", is_vector_of(args.weight, DType::f32, d));
   MSTAR_OP_EXPECT("layer_norm", !args.bias.pointer || is_vector_of(args.bias, DType::f32, d));
   return run_first_fit(context, args, kKernels, "layer_norm");

@@ -10,7 +10,7 @@ struct LayerNormArgs {
   TensorView weight;  // [D] f32
   TensorView bias;    // [D] f32, or a null pointer
   float epsilon = 1e-5f;
-  TensorView out;  // [M, D] f32; may be x
+  TensorView out;  // [M, D] f32, on CUDA also bf16; rows may lie apart; may be x when it is f32
 };
 
 // out = (x - mean) / sqrt(variance + epsilon) * weight + bias, the variance in two passes over the row.

@@ -12,7 +12,12 @@ constexpr Kernel<SampleArgs> kSample[] = {
     {"cuda", Backend::cuda, sample_cuda_fits, sample_cuda},
 #endif
 };
-constexpr Kernel<TokenProbabilityArgs> kProbabilities[] = {{"cpu", Backend::cpu, nullptr, token_probabilities_cpu}};
+constexpr Kernel<TokenProbabilityArgs> kProbabilities[] = {
+    {"cpu", Backend::cpu, nullptr, token_probabilities_cpu},
+#ifdef MSTAR_CUDA
+    {"cuda", Backend::cuda, token_probabilities_cuda_fits, token_probabilities_cuda},
+#endif
+};
 constexpr Kernel<LogProbArgs> kLogProbs[] = {
     {"cpu", Backend::cpu, nullptr, log_probabilities_cpu},
 #ifdef MSTAR_CUDA

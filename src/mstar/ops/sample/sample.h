@@ -37,7 +37,8 @@ struct TokenProbabilityArgs {
   TensorView out;          // [rows, ids] f32 probabilities
 };
 
-// Probabilities of a few tokens (no-speech, languages). Errors: internal (shapes), bad_model (an id out of range).
+// Probabilities of a few tokens (no-speech, languages); on CUDA at most 128. Errors: internal (shapes), bad_model (an
+// id out of range).
 Status token_probabilities(OpContext& context, const TokenProbabilityArgs& args);
 
 struct LogProbArgs {

@@ -13,6 +13,9 @@ Status token_probabilities_cpu(OpContext& context, const TokenProbabilityArgs& a
 inline constexpr std::int64_t kMaxDrawVocabularyCuda = 290000;
 bool sample_cuda_fits(const OpContext& context, const SampleArgs& args);
 Status sample_cuda(OpContext& context, const SampleArgs& args);
+inline constexpr std::size_t kMaxTokenProbabilitiesCuda = 128;  // ids of one call
+bool token_probabilities_cuda_fits(const OpContext& context, const TokenProbabilityArgs& args);
+Status token_probabilities_cuda(OpContext& context, const TokenProbabilityArgs& args);
 bool log_probabilities_cuda_fits(const OpContext& context, const LogProbArgs& args);
 Status log_probabilities_cuda(OpContext& context, const LogProbArgs& args);
 }  // namespace mstar
