@@ -83,9 +83,9 @@ def make_model(wanted, directory, device):
         elif name.endswith("decoder.embed_tokens.weight"):
             parameter.copy_(torch.randn_like(parameter) * (5.5 / math.sqrt(parameter.shape[1])))
         elif name.endswith("decoder.embed_positions.weight"):
-            parameter.copy_(torch.randn_like(parameter) * 0.5)
+            parameter.copy_(torch.randn_like(parameter))
         elif not name.endswith("embed_positions.weight"):
-            gain = 1.6 if name.endswith(("q_proj.weight", "k_proj.weight")) else 2.0 if "encoder_attn" in name else 1.0
+            gain = 2.0 if name.endswith(("q_proj.weight", "k_proj.weight")) else 1.0
             parameter.copy_(torch.randn_like(parameter) * (gain / math.sqrt(parameter[0].numel())))
     model.tie_weights()
     model.eval().save_pretrained(directory)
