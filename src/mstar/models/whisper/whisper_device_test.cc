@@ -86,7 +86,7 @@ TEST_F(DummyWhisper, SpecialTokensLieWhereTheRealOnesDo) {
     EXPECT_EQ(tokens->languages.size(), static_cast<std::size_t>(c.languages));
     EXPECT_EQ(tokens->timestamp_begin, c.begin);
     EXPECT_EQ(tokenizer->token_to_id("<|30.00|>"), c.vocab - 1);
-    if (c.languages) EXPECT_EQ(tokens->language_id(*tokenizer, "en"), c.eot + 2);
+    EXPECT_EQ(tokens->language_id(*tokenizer, "en"), c.languages ? c.eot + 2 : -1);
   }
   EXPECT_FALSE(whisper_dummy_tokenizer(1700));
 }
