@@ -3,6 +3,7 @@
 #include "cuda_slice.h"
 
 #include <cstdlib>
+#include <cstring>
 
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/device/cuda/cuda_device.h"
@@ -61,7 +62,32 @@ void measure_node(Report& report, Device& cuda) {
   cuda.release(*memory);
 }
 
-int run(int num_tokens) {
+void check_all(Report& report, Device& cuda, int num_tokens) {
+  measure_copy(report, cuda);
+  measure_node(report, cuda);
+  report.section("kernels against the CPU");
+  check_ops(report, cuda);
+  check_attention_tiles(report, cuda);
+  check_row_ops(report, cuda);
+  check_delta_ops(report, cuda);
+  check_delta_mix(report, cuda);
+  check_linear_products(report, cuda);
+  measure_ops(report, cuda);
+  check_draws(report, cuda);
+  check_whisper_ops(report, cuda);
+  time_linear_products(report, cuda);
+  report.section("toy decoder");
+  check_decoder(report, cuda);
+  report.section("cost of a step");
+  time_attention(report, cuda);
+  time_whisper_ops(report, cuda);
+  time_draws(report, cuda);
+  measure_steps(report, cuda, num_tokens);
+  report.section("a worker");
+  check_worker(report, cuda, num_tokens);
+}
+
+int run(int num_tokens, bool whisper_alone) {
   Report report;
   report.section("machine");
   std::printf("host: %s\n", make_cpu_device()->description().c_str());
@@ -70,28 +96,12 @@ int run(int num_tokens) {
     report.check(false, "a CUDA device", cuda.error().message);
   } else {
     std::printf("device: %s\n", (*cuda)->description().c_str());
-    measure_copy(report, **cuda);
-    measure_node(report, **cuda);
-    report.section("kernels against the CPU");
-    check_ops(report, **cuda);
-    check_attention_tiles(report, **cuda);
-    check_row_ops(report, **cuda);
-    check_delta_ops(report, **cuda);
-    check_delta_mix(report, **cuda);
-    check_linear_products(report, **cuda);
-    measure_ops(report, **cuda);
-    check_draws(report, **cuda);
-    check_whisper_ops(report, **cuda);
-    time_linear_products(report, **cuda);
-    report.section("toy decoder");
-    check_decoder(report, **cuda);
-    report.section("cost of a step");
-    time_attention(report, **cuda);
-    time_whisper_ops(report, **cuda);
-    time_draws(report, **cuda);
-    measure_steps(report, **cuda, num_tokens);
-    report.section("a worker");
-    check_worker(report, **cuda, num_tokens);
+    if (whisper_alone) {
+      check_whisper_ops(report, **cuda);
+      time_whisper_ops(report, **cuda);
+    } else {
+      check_all(report, **cuda, num_tokens);
+    }
     std::printf("\n== summary\n");
     for (const std::string& line : report.table) std::printf("%s\n", line.c_str());
   }
@@ -103,8 +113,8 @@ int run(int num_tokens) {
 }  // namespace
 }  // namespace mstar::bench
 
-// Argument: tokens per request of the timing (default 300).
+// Arguments: tokens per request of the timing (default 300); whisper, for its ops alone.
 int main(int argc, char** argv) {
   const int num_tokens = argc > 1 ? std::atoi(argv[1]) : 300;
-  return mstar::bench::run(std::min(std::max(num_tokens, 64), 480));
+  return mstar::bench::run(std::min(std::max(num_tokens, 64), 480), argc > 2 && std::strcmp(argv[2], "whisper") == 0);
 }
