@@ -225,13 +225,15 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                             .build = build_whisper_encoder(r),
                                             .homes = {"encoder."},
                                             .compute = compute,
-                                            .max_batch_rows = on_cuda ? kEncoderRows : 1});
+                                            .max_batch_rows = on_cuda ? kEncoderRows : 1,
+                                            .run_ahead = false});  // decoders' steps come between two of its own
   out.cross = d.component(DeviceComponent{.name = "cross",
                                           .build = build_whisper_cross(r),
                                           .homes = {"cross."},
                                           .uses = {r.cross_kv},
                                           .compute = compute,
-                                          .max_batch_rows = on_cuda ? kEncoderRows : 1});
+                                          .max_batch_rows = on_cuda ? kEncoderRows : 1,
+                                          .run_ahead = false});  // a context cannot be taken back
   out.decoder = d.component(DeviceComponent{.name = "decoder",
                                             .build = build_whisper_decoder(r),
                                             .homes = {"decoder."},
