@@ -26,6 +26,9 @@ Result<std::unique_ptr<CrossKvPool>> CrossKvPool::create(const decl::CrossKv& sp
   MSTAR_TRY_ASSIGN(pool->storage_, Tensor::allocate(device, spec.dtype,
                                                     {spec.layers, 2, 1 + limits.max_requests, capacity_of(spec),
                                                      std::max(1, spec.kv_heads / limits.head_shards), spec.head_dim}));
+  // Rows that pad a captured step read the sink, which nobody writes.
+  if (device.id().backend != Backend::cpu)
+    device.fill_zero(pool->storage_.view().pointer, pool->storage_.bytes(), device.default_stream());
   for (int i = limits.max_requests; i > 0; --i) pool->free_.push_back(i);
   for (Slot& slot : pool->slots_) {
     const auto rows = static_cast<std::size_t>(limits.max_rows);
