@@ -287,7 +287,7 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--clips", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=40)
-    parser.add_argument("--margin", type=float, default=0.1)
+    parser.add_argument("--margin", type=float, default=0.2)
     parser.add_argument("serve", nargs="*")
     args = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
