@@ -8,6 +8,7 @@
 #include "mstar/ops/conv1d/conv1d.h"
 #include "mstar/ops/kv_append/kv_append.h"
 #include "mstar/ops/layer_norm/layer_norm.h"
+#include "mstar/ops/linear/linear.h"
 #include "mstar/ops/sample/sample.h"
 #include "mstar/ops/timestamp_rules/timestamp_rules.h"
 #include "twins.h"
@@ -110,6 +111,33 @@ void check_conv1d(Twins& twins) {
     twins.judge("conv1d " + std::string(dtype_name(dtype)), difference, dtype == DType::f32 ? 1e-4 : 1.2e-2,
                 dtype == DType::f32 ? 1e-5 : 4e-3);
   }
+}
+
+// Rows of logits whose length is no multiple of 16 bytes, as large-v3's 51866.
+void check_logits(Twins& twins) {
+  Difference difference;
+  for (const std::int64_t vocab : {6, 1002, 4098}) {
+    constexpr std::int64_t kInputs = 384;
+    auto w = draw(vocab * kInputs, 1, 0.05f);
+    for (float& v : w) v = to_float(to_bfloat16(v));
+    for (const std::int64_t rows : {1, 8, 31, 64, 65, 150}) {
+      const auto x = draw(rows * kInputs, 2);
+      twins.run(
+          [&](OpContext& ops, Place& place) -> Status {
+            const bool on_cpu = ops.backend() == Backend::cpu;
+            const LinearSource source{TensorView(w.data(), DType::f32, {vocab, kInputs}), nullptr};
+            MSTAR_TRY_ASSIGN(const LinearWeight weight,
+                             LinearWeight::pack(ops.device, source, on_cpu ? DType::f32 : DType::bf16));
+            const Status ran = linear(ops, {.x = place.activations(DType::bf16, x, {rows, kInputs}),
+                                            .weight = &weight,
+                                            .out = place.out(rows, vocab, (vocab + 3) / 4 * 4)});
+            ops.device.synchronize(ops.stream);  // the weight goes with this call
+            return ran;
+          },
+          difference);
+    }
+  }
+  twins.judge("linear: rows of logits at odd places", difference, 2e-5);
 }
 
 // ---- attention
@@ -307,6 +335,7 @@ void check_whisper_ops(Report& report, Device& cuda) {
   Twins twins(report, cuda);
   check_layer_norm(twins);
   check_conv1d(twins);
+  check_logits(twins);
   check_dense(twins);
   check_slots(twins);
   check_token_probabilities(twins);

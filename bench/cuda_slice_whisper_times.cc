@@ -139,6 +139,29 @@ void time_cross(Report& report, Device& cuda) {
   }
 }
 
+void time_logits(Report& report, Device& cuda) {
+  constexpr std::int64_t kVocab = 51866, kStride = 51868;
+  Memory memory(cuda);
+  const std::vector<float> zeros(static_cast<std::size_t>(kVocab * kDim));
+  const auto weight = LinearWeight::pack(
+      cuda, LinearSource{TensorView(const_cast<float*>(zeros.data()), DType::f32, {kVocab, kDim}), nullptr},
+      DType::bf16);
+  if (!weight) return;
+  const TensorView scratch = memory.zeros(DType::u8, {std::int64_t{64} << 20});
+  Arena arena(scratch.pointer, scratch.bytes());
+  OpContext ops{cuda, cuda.default_stream(), arena};
+  for (const int rows : {1, 8, 32, 64}) {
+    const TensorView x = memory.zeros(DType::bf16, {rows, kDim});
+    TensorView out = memory.zeros(DType::f32, {rows, kStride});
+    out.shape[1] = kVocab;
+    const double us =
+        median_call_us(cuda, 4, [&](int) { return linear(ops, {.x = x, .weight = &*weight, .out = out}); });
+    const double bytes = 2.0 * kVocab * kDim;
+    report.table.push_back(text("  logits of %2d tokens            %8.2f us  %5.2f TB/s  %5.1f %% of 4.28 TB/s", rows,
+                                us, bytes / us * 1e-6, bytes / us * 1e-6 / 4.28 * 100));
+  }
+}
+
 }  // namespace
 
 void time_whisper_ops(Report& report, Device& cuda) {
@@ -146,6 +169,7 @@ void time_whisper_ops(Report& report, Device& cuda) {
       "Whisper large-v3, a layer of the encoder (products in TFLOP/s), and of the decoder's cross attention");
   time_encoder(report, cuda);
   time_cross(report, cuda);
+  time_logits(report, cuda);
 }
 
 }  // namespace mstar::bench

@@ -18,6 +18,7 @@ constexpr Kernel<LinearArgs> kKernels[] = {
 #ifdef MSTAR_CUDA
     {"cuda_stream", Backend::cuda, linear_cuda_stream_fits, linear_cuda_stream},
     {"cuda_library", Backend::cuda, linear_cuda_library_fits, linear_cuda_library},
+    {"cuda_stream", Backend::cuda, linear_cuda_can_stream, linear_cuda_stream},
     {"cuda_rows", Backend::cuda, nullptr, linear_cuda_rows},
 #endif
 };

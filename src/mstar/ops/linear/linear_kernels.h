@@ -15,7 +15,9 @@ Status linear_cpu_i8(OpContext& context, const LinearArgs& args);
 // Defined where the build has CUDA. Weights, x and out of f32, f16 and bf16 in any mixture.
 Status linear_cuda_rows(OpContext& context, const LinearArgs& args);
 // Few rows of x, or one order of sums: the weight streams past them (linear_stream.h).
+// Where it is the faster one; where it can.
 bool linear_cuda_stream_fits(const OpContext& context, const LinearArgs& args);
+bool linear_cuda_can_stream(const OpContext& context, const LinearArgs& args);
 Status linear_cuda_stream(OpContext& context, const LinearArgs& args);
 bool gated_linear_cuda_stream_fits(const OpContext& context, const GatedLinearArgs& args);
 Status gated_linear_cuda_stream(OpContext& context, const GatedLinearArgs& args);

@@ -130,6 +130,9 @@ bool linear_cuda_stream_fits(const OpContext&, const LinearArgs& args) {
   return streams(*args.weight, args.x, args.out.dtype);
 }
 
+// What the library refuses, as rows of 51866 logits, is faster here than in the kernel for any rows.
+bool linear_cuda_can_stream(const OpContext&, const LinearArgs& args) { return can_stream(*args.weight, args.x); }
+
 Status linear_cuda_stream(OpContext& context, const LinearArgs& args) {
   return stream_linear(context, args, cut_of(*args.weight, args.x, args.out.dtype));
 }
