@@ -1,22 +1,26 @@
 // Makes src/mstar/ops/linear/linear_table.inc: for the matrices of the models that we name speeds for, and numbers of
 // rows, the fastest of our own kernel's cuts and of the algorithms that cuBLASLt proposes. On an H200:
 //   linear_tune [PART OF A NAME] > linear_table.inc
-// The table goes to stdout, one line a shape to stderr; about two minutes.
+// The table goes to stdout, one line a shape to stderr (with MSTAR_TUNE_ALL set, one a cut too); about two minutes.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
 
 #include "cuda_slice_timer.h"
 #include "linear_probe.h"
+#include "mstar/ops/columns.h"
+#include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/linear/linear_library.h"
 #include "mstar/ops/linear/linear_stream.h"
 #include "mstar/ops/linear/linear_table.h"
+#include "mstar/ops/rms_norm/rms_norm.h"
 
 namespace mstar::bench {
 namespace {
 
 constexpr std::size_t kCacheBytes = std::size_t{160} << 20;  // weights in turn, well past the L2 cache of 50 MB
-constexpr int kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
+constexpr int kRows[] = {1, 2, 4, 8, 16, 32, 48, 64, 128, 256, 512, 1024, 2048};
 constexpr int kMostAlgorithms = 32;
 // Our own kernel is taken where it is no slower than this much: it does not depend on the library's version.
 constexpr double kOwnAdvantage = 1.02;
@@ -26,14 +30,15 @@ struct Matrix {
   std::int64_t n, k;
   bool adds = false;  // y is f32, added to what is there
   int most_rows = 2048;
+  bool gated = false;  // silu(gate) * up follows: in our own kernel, or as a pass of its own
 };
 constexpr Matrix kMatrices[] = {
     {"qwen3.5-0.8b delta in", 8224, 1024},   {"qwen3.5-0.8b, qwen3-0.6b out", 1024, 2048, true},
-    {"qwen3.5-0.8b qkv", 5120, 1024},        {"qwen3.5-0.8b gate up", 7168, 1024},
+    {"qwen3.5-0.8b qkv", 5120, 1024},        {"qwen3.5-0.8b gate up", 7168, 1024, false, 2048, true},
     {"qwen3.5-0.8b down", 1024, 3584, true}, {"qwen3.5-9b delta in", 12352, 4096},
     {"qwen3.5-9b out", 4096, 4096, true},    {"qwen3.5-9b qkv", 10240, 4096},
-    {"qwen3.5-9b gate up", 24576, 4096},     {"qwen3.5-9b down", 4096, 12288, true},
-    {"qwen3-0.6b qkv", 4096, 1024},          {"qwen3-0.6b gate up", 6144, 1024},
+    {"qwen3.5-9b gate up", 24576, 4096, false, 2048, true},     {"qwen3.5-9b down", 4096, 12288, true},
+    {"qwen3-0.6b qkv", 4096, 1024},          {"qwen3-0.6b gate up", 6144, 1024, false, 2048, true},
     {"qwen3-0.6b down", 1024, 3072, true},   {"whisper large qkv", 3840, 1280},
     {"whisper large q", 1280, 1280},         {"whisper large kv", 2560, 1280},
     {"whisper large out", 1280, 1280, true}, {"whisper large fc1", 5120, 1280},
@@ -53,6 +58,11 @@ class Tuner {
     for (int i = 0; i < std::max(1, matrix.most_rows / 64); ++i) all.insert(all.end(), rows.begin(), rows.end());
     MSTAR_TRY_ASSIGN(x_, ProbeMatrix::place(cuda_, DType::bf16, all, matrix.most_rows, matrix.k, 0));
     MSTAR_TRY_ASSIGN(out_, Tensor::allocate(cuda_, out_dtype_, {matrix.most_rows * matrix.n}));
+    MSTAR_TRY_ASSIGN(stream_, Tensor::allocate(cuda_, DType::f32, {matrix.most_rows * matrix.k}));
+    MSTAR_TRY_ASSIGN(gains_, Tensor::allocate(cuda_, DType::f32, {matrix.k}));
+    for (const Tensor* each : {&stream_, &gains_})
+      cuda_.fill_zero(each->view().pointer, each->bytes(), cuda_.default_stream());
+    MSTAR_TRY_ASSIGN(halves_, Tensor::allocate(cuda_, out_dtype_, {matrix.most_rows * matrix.n / 2}));
     cuda_.fill_zero(out_.view().pointer, out_.bytes(), cuda_.default_stream());
     if (!workspace_) {
       MSTAR_TRY_ASSIGN(workspace_, Tensor::allocate(cuda_, DType::u8, {LinearLibrary::kWorkspaceBytes}));
@@ -108,8 +118,11 @@ class Tuner {
 
   double try_algorithm(const Matrix& matrix, int m, const cublasLtMatmulAlgo_t& algorithm, Timed& best) {
     const Stream stream = cuda_.default_stream();
-    const double us = median_call_us(
-        cuda_, num_calls(), [&](int call) { return library_.run(call_of(matrix, m, call), algorithm, stream.native); });
+    const double us = median_call_us(cuda_, num_calls(), [&](int call) -> Status {
+      MSTAR_TRY(normalise(matrix, m));
+      MSTAR_TRY(library_.run(call_of(matrix, m, call), algorithm, stream.native));
+      return matrix.gated ? multiply_halves(matrix, m) : ok_status();
+    });
     if (us <= 0 || us >= best.us) return us;
     best.us = us;
     best.choice = {};
@@ -117,17 +130,40 @@ class Tuner {
     return us;
   }
 
+  // As in a layer: a norm is between two products unless one adds to the stream. Its time counts for both.
+  Status normalise(const Matrix& matrix, int m) {
+    if (matrix.adds) return ok_status();
+    Arena none;
+    OpContext context{.device = cuda_, .stream = cuda_.default_stream(), .arena = none};
+    return rms_norm(context, {.x = TensorView(stream_.view().pointer, DType::f32, {m, matrix.k}, cuda_.id()),
+                              .weight = TensorView(gains_.view().pointer, DType::f32, {matrix.k}, cuda_.id()),
+                              .out = x_.view().slice(0, m)});
+  }
+  Status multiply_halves(const Matrix& matrix, int m) {
+    Arena none;
+    OpContext context{.device = cuda_, .stream = cuda_.default_stream(), .arena = none};
+    const std::int64_t half = matrix.n / 2;
+    const TensorView both(out_.view().pointer, out_dtype_, {m, matrix.n}, cuda_.id());
+    return silu_mul(context, {.gate = columns(both, 0, half),
+                              .up = columns(both, half, half),
+                              .out = TensorView(halves_.view().pointer, out_dtype_, {m, half}, cuda_.id())});
+  }
+
   void try_cut(const Matrix& matrix, int m, StreamCut cut, Timed& best) {
     Arena none;
     OpContext context{.device = cuda_, .stream = cuda_.default_stream(), .arena = none};
-    const double us = median_call_us(cuda_, num_calls(), [&](int call) {
+    const double us = median_call_us(cuda_, num_calls(), [&](int call) -> Status {
+      MSTAR_TRY(normalise(matrix, m));
       LinearArgs args;
       args.x = x_.view().slice(0, m);
       args.weight = &weights_[static_cast<std::size_t>(call) % weights_.size()];
       args.out = TensorView(out_.view().pointer, out_dtype_, {m, matrix.n}, cuda_.id());
       if (matrix.adds) args.residual = args.out;
-      return stream_linear(context, args, cut);
+      if (!matrix.gated) return stream_linear(context, args, cut);
+      args.out = TensorView(halves_.view().pointer, out_dtype_, {m, matrix.n / 2}, cuda_.id());
+      return stream_gated_linear(context, {.x = args.x, .weight = args.weight, .out = args.out}, cut);
     });
+    if (verbose_) std::fprintf(stderr, "    split %d fragments %d: %.2f us\n", cut.split, cut.fragments, us);
     if (us <= 0 || us >= best.us) return;
     best.us = us;
     best.choice.split = cut.split;
@@ -150,12 +186,13 @@ class Tuner {
     std::fflush(stdout);
   }
 
+  const bool verbose_ = std::getenv("MSTAR_TUNE_ALL") != nullptr;
   Device& cuda_;
   LinearLibrary& library_;
   std::vector<LinearWeight> weights_;
   ProbeMatrix x_;
   DType out_dtype_ = DType::bf16;
-  Tensor out_, workspace_;
+  Tensor out_, stream_, gains_, halves_, workspace_;
 };
 
 int run(std::string_view wanted) {

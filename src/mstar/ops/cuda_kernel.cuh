@@ -20,11 +20,23 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 inline cudaStream_t stream_of(const OpContext& context) { return static_cast<cudaStream_t>(context.stream.native); }
 
+// Until what was launched before has ended and its writes can be seen.
+__device__ inline void await_all_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void start_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 // First in every kernel of launch_kernel(), before anything else: waits until what was launched before has ended and
 // its writes can be seen, and lets the next kernel's blocks come up meanwhile.
 __device__ inline void await_inputs() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  await_all_before();
+  start_next();
+}
+// Instead, in kernels that have little to do between two products: the next kernel's blocks come up while the kernel in
+// front may still run. So what stands before a kernel's wait may read what no kernel writes (weights), or what was
+// written before the latest kernel that began with await_inputs(): everything before that one has ended. There is such
+// a kernel between any two that touch the same state, at the least those that embed tokens and draw them.
+__device__ inline void await_inputs_after_next() {
+  start_next();
+  await_all_before();
 }
 
 // Launches a kernel that begins with await_inputs(), on the context's stream: it may come up while the kernel before it

@@ -19,6 +19,34 @@ struct FloatRows {
     if (dtype == DType::f32) return row<float>(r)[column];
     return dtype == DType::bf16 ? widen(row<__nv_bfloat16>(r)[column]) : widen(row<__half>(r)[column]);
   }
+  // Four neighbours, where rows start on 16 bytes and `column` is a multiple of 4.
+  __device__ float4 get_four(std::int64_t r, std::int64_t column) const {
+    if (dtype == DType::f32) return *reinterpret_cast<const float4*>(row<float>(r) + column);
+    return dtype == DType::bf16 ? widen_four(row<__nv_bfloat16>(r) + column) : widen_four(row<__half>(r) + column);
+  }
+  __device__ void set_four(std::int64_t r, std::int64_t column, float4 value) const {
+    if (dtype == DType::f32) {
+      *reinterpret_cast<float4*>(row<float>(r) + column) = value;
+    } else if (dtype == DType::bf16) {
+      narrow_four(value, row<__nv_bfloat16>(r) + column);
+    } else {
+      narrow_four(value, row<__half>(r) + column);
+    }
+  }
+  template <class T>
+  __device__ static float4 widen_four(const T* from) {
+    const uint2 words = *reinterpret_cast<const uint2*>(from);
+    T values[4];
+    memcpy(values, &words, sizeof(words));
+    return make_float4(widen(values[0]), widen(values[1]), widen(values[2]), widen(values[3]));
+  }
+  template <class T>
+  __device__ static void narrow_four(float4 value, T* to) {
+    const T values[4] = {narrow<T>(value.x), narrow<T>(value.y), narrow<T>(value.z), narrow<T>(value.w)};
+    uint2 words;
+    memcpy(&words, values, sizeof(words));
+    *reinterpret_cast<uint2*>(to) = words;
+  }
   // Rounds once.
   __device__ void set(std::int64_t r, std::int64_t column, float value) const {
     if (dtype == DType::f32) {
@@ -47,6 +75,21 @@ struct Epilogue {
     sum = activate_one(activation, sum);
     if (residual.data) sum = __fadd_rn(sum, residual.get(row, column));
     out.set(row, column, sum);
+  }
+  // The same bits for four neighbours; `added` is what the residual holds there.
+  __device__ void finish_four(std::int64_t row, std::int64_t column, float4 sum, float4 added) const {
+    float values[4] = {sum.x, sum.y, sum.z, sum.w};
+    const float others[4] = {added.x, added.y, added.z, added.w};
+    if (bias)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = __fadd_rn(values[i], bias[column + i]);
+    if (activation != Activation::none)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = activate_one(activation, values[i]);
+    if (residual.data)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = __fadd_rn(values[i], others[i]);
+    out.set_four(row, column, make_float4(values[0], values[1], values[2], values[3]));
   }
 };
 inline Epilogue epilogue_of(const LinearArgs& args) {

@@ -4,29 +4,37 @@
 #include "mstar/ops/linear/linear_stream.h"
 #include "mstar/ops/linear/linear_stream_cuda.cuh"
 #include "mstar/ops/linear/linear_table.h"
+#include "mstar/ops/tensor_map_cuda.h"
 
 namespace mstar {
 namespace {
 
 using namespace cuda;
 
-// Two blocks a multiprocessor where that fits (227 KiB for both, 1 KiB of each is the system's).
+// Two blocks a multiprocessor where that fits (227 KiB for both, 1 KiB of each is the system's): the next product's
+// first stages are on their way while this one is finished.
 constexpr int kSharedOfPair = (227 - 2) * 1024 / 2;
 
-template <class Element, int kFragments, int kTokenTiles, int kStages>
-Status launch(OpContext& context, StreamProblem& p) {
-  using Layout = StreamLayout<kFragments, kTokenTiles, kStages>;
-  const auto kernel = stream_weight<Element, kFragments, kTokenTiles, kStages>;
+template <class Element, int kFragments, int kTokenTiles, class Shape>
+Status launch(OpContext& context, StreamProblem& p, const TensorView& x, const LinearWeight& weight) {
+  using Layout = StreamLayout<kFragments, kTokenTiles, Shape>;
+  const std::int64_t k = weight.num_inputs();
+  const bool described = p.gated ? describe_gated_rows(weight.rows(), p.gated, k, x.dtype, Layout::kOutputs / 16, p.weight)
+                                 : describe_rows(weight.rows(), p.n, k, k, x.dtype, Layout::kOutputs, p.weight);
+  if (!described || !describe_rows(x.pointer, p.m, k, x.stride(0), x.dtype, Layout::kTokens, p.x))
+    return internal_error("linear: the driver has no tensor maps, or refuses one");
+  const auto kernel = stream_weight<Element, kFragments, kTokenTiles, Shape>;
   const int outputs = (p.gated ? p.gated : p.n), tile = Layout::kOutputs / (p.gated ? 2 : 1);
-  const int shared_bytes = Layout::shared_bytes(p.split);
+  const int shared_bytes = Layout::shared_bytes(p.split, p.alone);
   p.num_tiles = (outputs + tile - 1) / tile;
   int num_processors = 0;
   if (cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, context.device.id().index) != cudaSuccess)
     return cuda_launch_status("linear");
-  // One wave; a block takes tiles in turn where there are more.
   const int turns = (p.m + Layout::kTokens - 1) / Layout::kTokens;
-  const int room = num_processors * (shared_bytes <= kSharedOfPair ? 2 : 1) / (p.split * turns);
-  const int units = std::max(1, std::min(p.num_tiles, room));
+  // One wave in which all blocks have as many tiles, or one less.
+  const int room = std::max(1, num_processors * (shared_bytes <= kSharedOfPair ? 2 : 1) / turns);
+  const int rounds = p.split > 1 ? 1 : (p.num_tiles + room - 1) / room;
+  const int units = (p.num_tiles + rounds - 1) / rounds;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   // So that there is room for two blocks.
   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
@@ -50,33 +58,44 @@ Status launch(OpContext& context, StreamProblem& p) {
   return cuda_launch_status("linear");
 }
 
-// The ring's depth: 56 KB of W under way in a block, or what two blocks a multiprocessor leave room for.
+// One fragment: two groups and as many stages as leave room for two blocks. Two fragments: all of a multiprocessor.
 template <class Element>
-Status launch_for_tokens(OpContext& context, StreamProblem& p, int fragments) {
-  if (p.m <= 8) return launch<Element, 1, 1, 8>(context, p);
-  if (p.m <= 16) return launch<Element, 1, 2, 8>(context, p);
-  if (p.m <= 32) {
-    if (fragments == 1) return launch<Element, 1, 4, 7>(context, p);
-    return launch<Element, 2, 4, 4>(context, p);
+Status launch_for_tokens(OpContext& context, StreamProblem& p, int fragments, const TensorView& x,
+                         const LinearWeight& weight) {
+  // Two groups have another order of sums than one: a weight that keeps one order goes in turns of 32 rows.
+  const bool one_order = weight.keeps_one_order();
+  if (fragments == 1 || one_order) {
+    if (p.m <= 8) return launch<Element, 1, 1, StreamShape<2, 2, 6, 4>>(context, p, x, weight);
+    if (p.m <= 16) return launch<Element, 1, 2, StreamShape<2, 2, 4, 8>>(context, p, x, weight);
+    if (p.m <= 32 || one_order)
+      return p.split == 1 ? launch<Element, 1, 4, StreamShape<2, 2, 4, 4>>(context, p, x, weight)
+                          : launch<Element, 1, 4, StreamShape<2, 2, 4, 2>>(context, p, x, weight);
+    if (p.m <= 48) return launch<Element, 1, 6, StreamShape<1, 2, 3, 2>>(context, p, x, weight);
+    return launch<Element, 1, 8, StreamShape<1, 2, 3, 2>>(context, p, x, weight);
   }
-  if (fragments == 1) return launch<Element, 1, 8, 5>(context, p);
-  return launch<Element, 2, 8, 5>(context, p);
+  if (p.m <= 8) return launch<Element, 2, 1, StreamShape<1, 2, 6, 6>>(context, p, x, weight);
+  if (p.m <= 16) return launch<Element, 2, 2, StreamShape<1, 2, 5, 5>>(context, p, x, weight);
+  if (p.m <= 32) return launch<Element, 2, 4, StreamShape<1, 2, 4, 4>>(context, p, x, weight);
+  if (p.m <= 48) return launch<Element, 2, 6, StreamShape<1, 2, 4, 4>>(context, p, x, weight);
+  return launch<Element, 2, 8, StreamShape<1, 2, 4, 3>>(context, p, x, weight);
 }
 
-Status stream(OpContext& context, const LinearWeight& weight, const TensorView& x, const Epilogue& epilogue, bool gated,
-              StreamCut cut) {
+Status stream(OpContext& context, const LinearWeight& weight, const TensorView& x, const TensorView& residual,
+              const TensorView& out, const Epilogue& epilogue, bool gated, StreamCut cut) {
   StreamProblem p;
-  p.weight = weight.rows();
-  p.x = float_rows_of(x);
   p.epilogue = epilogue;
   p.m = static_cast<int>(x.dim(0));
   p.n = static_cast<int>(weight.num_outputs());
-  p.k = static_cast<int>(weight.num_inputs());
+  p.num_blocks = static_cast<int>((weight.num_inputs() + 63) / 64);
   p.split = cut.split;
   while ((1 << p.split_log) < cut.split) ++p.split_log;
   p.gated = gated ? p.n / 2 : 0;
-  if (x.dtype == DType::f16) return launch_for_tokens<__half>(context, p, cut.fragments);
-  return launch_for_tokens<__nv_bfloat16>(context, p, cut.fragments);
+  p.alone = cut.split == 1 && !epilogue.bias && epilogue.activation == Activation::none &&
+            (out.dtype == DType::f32 || out.dtype == x.dtype);
+  p.in_fours = out.dim(1) % 4 == 0 && starts_rows_on_16_bytes(out) &&
+               (!residual.pointer || starts_rows_on_16_bytes(residual));
+  if (x.dtype == DType::f16) return launch_for_tokens<__half>(context, p, cut.fragments, x, weight);
+  return launch_for_tokens<__nv_bfloat16>(context, p, cut.fragments, x, weight);
 }
 
 }  // namespace
@@ -88,23 +107,24 @@ StreamCut stream_cut(std::int64_t num_rows, std::int64_t num_outputs, std::int64
   StreamCut cut;
   while (cut.split < 8 && tiles * cut.split * 2 <= kMostBlocks && steps >= 2 * cut.split * kLeastSteps) cut.split *= 2;
   // Wide tiles halve the passes of x through the L2 cache, which matter where x is as large as a tile of W.
-  cut.fragments = num_rows > 32 && tiles * cut.split >= 160 ? 2 : 1;
+  cut.fragments = num_rows > 32 && cut.split == 1 && tiles >= 2 * kMostBlocks ? 2 : 1;
   return cut;
 }
 
 bool can_stream(const LinearWeight& weight, const TensorView& x) {
   if (!(weight.storage() == DType::bf16) && !(weight.storage() == DType::f16)) return false;
-  return weight.storage() == x.dtype && weight.num_inputs() % 8 == 0 && starts_rows_on_16_bytes(x);
+  return weight.storage() == x.dtype && weight.num_inputs() % 8 == 0 && starts_rows_on_16_bytes(x) &&
+         (x.dim(0) == 1 || x.stride(0) >= x.dim(1));
 }
 
 Status stream_linear(OpContext& context, const LinearArgs& args, StreamCut cut) {
-  return stream(context, *args.weight, args.x, epilogue_of(args), false, cut);
+  return stream(context, *args.weight, args.x, args.residual, args.out, epilogue_of(args), false, cut);
 }
 
 Status stream_gated_linear(OpContext& context, const GatedLinearArgs& args, StreamCut cut) {
   Epilogue epilogue;
   epilogue.out = float_rows_of(args.out);
-  return stream(context, *args.weight, args.x, epilogue, true, cut);
+  return stream(context, *args.weight, args.x, {}, args.out, epilogue, true, cut);
 }
 
 namespace {
@@ -137,15 +157,17 @@ Status linear_cuda_stream(OpContext& context, const LinearArgs& args) {
   return stream_linear(context, args, cut_of(*args.weight, args.x, args.out.dtype));
 }
 
-// The library's way takes a kernel more, about 2.8 us on an H200: with it ours is the faster one up to 8 rows and the
-// slower one from 16 on (gate and up of Qwen3.5-0.8B: 8.2 against 6.3 + 2.8 us, 9.5 against 6.2 + 2.9).
-// Of large weights the library's product alone is faster by more than that (Qwen3.5-9B: 68 against 50 + 3 us).
-constexpr std::int64_t kGatedStreamRows = 8;
-constexpr std::size_t kGatedStreamBytes = std::size_t{32} << 20;
-
 bool gated_linear_cuda_stream_fits(const OpContext&, const GatedLinearArgs& args) {
-  const bool pays = args.x.dim(0) <= kGatedStreamRows && args.weight->bytes() <= kGatedStreamBytes;
-  return (pays || args.weight->keeps_one_order()) && can_stream(*args.weight, args.x);
+  // Of shapes that were not measured: the library's way takes a kernel more, which few rows feel.
+  constexpr std::int64_t kFewRows = 32;
+  const LinearWeight& weight = *args.weight;
+  if (!can_stream(weight, args.x) || weight.num_outputs() % 16 != 0) return false;
+  if (weight.keeps_one_order()) return true;
+  const std::int64_t m = args.x.dim(0);
+  if (m > kStreamRows) return false;
+  const LinearChoice* const choice =
+      linear_choice(m, weight.num_outputs(), weight.num_inputs(), args.x.dtype, args.out.dtype);
+  return choice ? choice->streams() : m <= kFewRows;
 }
 
 Status gated_linear_cuda_stream(OpContext& context, const GatedLinearArgs& args) {

@@ -52,12 +52,4 @@ __device__ inline int rank_in_cluster() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return static_cast<int>(rank);
 }
-// Writes to where block `rank` of the cluster has what `own` is here.
-__device__ inline void store_to_rank(float* own, int rank, float value) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(own));
-  unsigned remote;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
-}
-
 }  // namespace mstar::cuda

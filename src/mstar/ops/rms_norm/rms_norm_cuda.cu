@@ -37,7 +37,7 @@ __device__ inline float sum_of_lanes(float value) {
 template <int kLanes, int kUnits, bool kWhole, bool kGated, class X, class Out>
 __global__ void __launch_bounds__(kLanes > kBlockThreads ? kLanes : kBlockThreads)
     normalise(const __grid_constant__ Norm<X, Out> n) {
-  await_inputs();
+  await_inputs_after_next();
   constexpr int kRows = kLanes > kBlockThreads ? 1 : kBlockThreads / kLanes;
   const int lane = kRows == 1 ? threadIdx.x : threadIdx.x % kLanes;
   const int own = kRows == 1 ? blockIdx.x : blockIdx.x * kRows + threadIdx.x / kLanes;
