@@ -1,6 +1,8 @@
 // The delta rule, its gates and the convolution before it: ragged rows, fresh and carried-on states.
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <utility>
 
 #include "mstar/ops/causal_conv1d/causal_conv1d.h"
 #include "mstar/ops/delta_rule/delta_rule.h"
@@ -17,8 +19,14 @@ struct Rows {
     std::uint32_t seed;
   };
   std::vector<One> all;
-  bool moves = false;  // states go to other slots than they come from
+  bool moves = false;                   // states go to other slots than they come from
+  std::vector<std::int32_t> kept = {};  // tokens of each row after which its states are kept too; empty: of none
 
+  static Rows keeping(std::vector<std::pair<int, int>> counts, std::vector<std::int32_t> kept, bool moves = false) {
+    Rows rows = of(std::move(counts), moves);
+    rows.kept = std::move(kept);
+    return rows;
+  }
   static Rows of(std::vector<std::pair<int, int>> counts, bool moves = false) {
     Rows rows;
     rows.moves = moves;
@@ -39,7 +47,8 @@ struct Rows {
     out.resize(out.size() + static_cast<std::size_t>(2 * width), 0.5f);
     return out;
   }
-  // `width` numbers a slot; row r is in slot r + 1, and where states move goes to one behind those.
+  // `width` numbers a slot; row r is in slot r + 1, and where states move goes to one behind those. What is kept of it
+  // goes to one behind all of these.
   std::vector<float> slots(std::int64_t width, std::uint32_t which) const {
     std::vector<float> out(static_cast<std::size_t>(width), 3.0f);
     for (const One& row : all)
@@ -47,7 +56,8 @@ struct Rows {
     out.resize(static_cast<std::size_t>(num_slots() * width), 4.0f);
     return out;
   }
-  std::int64_t num_slots() const { return 1 + static_cast<std::int64_t>(all.size()) * (moves ? 2 : 1); }
+  std::int64_t num_slots() const { return first_kept_slot() + static_cast<std::int64_t>(kept.size()); }
+  std::int64_t first_kept_slot() const { return 1 + static_cast<std::int64_t>(all.size()) * (moves ? 2 : 1); }
   RaggedView ragged(Place& place) const {
     std::vector<std::int32_t> offsets = {0};
     for (const One& row : all) offsets.push_back(offsets.back() + row.tokens);
@@ -67,6 +77,12 @@ struct Rows {
     return place.i32(out).data<std::int32_t>();
   }
   const std::int32_t* read_ids(Place& place) const { return moves ? slot_ids(place, true) : nullptr; }
+  KeptStates kept_ids(Place& place) const {
+    if (kept.empty()) return {};
+    std::vector<std::int32_t> ids;
+    for (std::size_t r = 0; r < kept.size(); ++r) ids.push_back(static_cast<std::int32_t>(first_kept_slot()) + r);
+    return {place.i32(kept).data<std::int32_t>(), place.i32(ids).data<std::int32_t>()};
+  }
 };
 
 const Rows& mixed_rows() {
@@ -79,6 +95,13 @@ const Rows& moving_rows() {
 }
 const Rows& decode_rows() {
   static const Rows rows = Rows::of({{1, 5}, {1, 0}, {0, 3}, {1, 700}, {1, 1}});
+  return rows;
+}
+
+// Rows that go token after token, some kept in the middle, at their first token or their last.
+const Rows& keeping_rows() {
+  static const Rows rows =
+      Rows::keeping({{1, 5}, {31, 2}, {3, 0}, {0, 4}, {29, 0}, {2, 7}, {2, 0}, {1, 0}}, {0, 17, 3, 0, 0, 1, 2, 1});
   return rows;
 }
 
@@ -99,6 +122,7 @@ struct ConvProblem {
     args.state = place.state(DType::f32, rows.slots((taps - 1) * channels, 2), {slots, taps - 1, channels});
     args.slots = rows.slot_ids(place);
     args.read_slots = rows.read_ids(place);
+    args.kept = rows.kept_ids(place);
     args.out = place.out(dtype, tokens, channels, channels + 8);
     return causal_conv1d(ops, args);
   }
@@ -109,7 +133,7 @@ void check_conv(Twins& twins) {
     Difference difference;
     for (const std::int64_t channels : {4, 516, 6144})
       for (const std::int64_t taps : {2, 4, 7})
-        for (const Rows* rows : {&mixed_rows(), &decode_rows(), &moving_rows()})
+        for (const Rows* rows : {&mixed_rows(), &decode_rows(), &moving_rows(), &keeping_rows()})
           twins.run(
               [&](OpContext& ops, Place& place) {
                 return ConvProblem{channels, taps, dtype}.run(ops, place, *rows);
@@ -182,6 +206,7 @@ struct RuleProblem {
                              {slots, z.heads, z.key_dim, z.value_dim});
     args.slots = rows.slot_ids(place);
     args.read_slots = rows.read_ids(place);
+    args.kept = rows.kept_ids(place);
     TensorView out = place.out(dtype, tokens, values, values + 8);
     args.out = out;
     args.out.shape = {tokens, z.heads, z.value_dim};
@@ -196,7 +221,7 @@ void check_rule(Twins& twins) {
       Difference difference;
       for (const Heads& z : {Heads{2, 2, 16, 16}, Heads{2, 4, 36, 48}, Heads{2, 4, 64, 32, true}, Heads{1, 2, 128, 128},
                              Heads{4, 4, 128, 112}})
-        for (const Rows* rows : {&mixed_rows(), &decode_rows(), &moving_rows()})
+        for (const Rows* rows : {&mixed_rows(), &decode_rows(), &moving_rows(), &keeping_rows()})
           twins.run(
               [&](OpContext& ops, Place& place) {
                 return RuleProblem{z, dtype, state_dtype}.run(ops, place, *rows);
@@ -213,10 +238,7 @@ void check_rule(Twins& twins) {
 
 // Rows of many tokens, some so short that they go token after token beside them. The states are f32 and tell how near
 // the products of two halves come to the rule; the outputs are rounded to bf16.
-void check_chunks(Twins& twins) {
-  const Rows rows[] = {Rows::of({{32, 0}}), Rows::of({{64, 3}}),
-                       Rows::of({{65, 0}, {1, 9}, {127, 64}, {31, 2}, {0, 1}}), Rows::of({{300, 0}, {33, 5}, {128, 0}}),
-                       moving_rows()};
+void check_chunks(Twins& twins, const std::string& what, std::span<const Rows> rows) {
   for (const DType state_dtype : {DType::f32, DType::bf16}) {
     Difference all, states;
     for (const Heads& z : {Heads{1, 1, 128, 32}, Heads{2, 4, 128, 128}, Heads{2, 4, 128, 64, true}}) {
@@ -234,10 +256,51 @@ void check_chunks(Twins& twins) {
     }
     // The CPU rounds a bf16 state after every token, a chunk at its row's end.
     const bool rounded = state_dtype == DType::bf16;
-    const std::string name = "delta_rule in chunks, state " + std::string(dtype_name(state_dtype));
+    const std::string name = "delta_rule in chunks" + what + ", state " + std::string(dtype_name(state_dtype));
     twins.judge(name, all, rounded ? 2e-2 : 3.95e-3, rounded ? 1e-2 : 3.95e-3);
     twins.judge(name + ", states alone", states, rounded ? 2e-2 : 5e-5, rounded ? 1e-2 : 5e-5);
   }
+}
+
+void check_chunks(Twins& twins) {
+  const Rows whole[] = {Rows::of({{32, 0}}), Rows::of({{64, 3}}),
+                        Rows::of({{65, 0}, {1, 9}, {127, 64}, {31, 2}, {0, 1}}),
+                        Rows::of({{300, 0}, {33, 5}, {128, 0}}), moving_rows()};
+  check_chunks(twins, "", whole);
+  // At a chunk's end or within one, right at the row's beginning or end, in rows that go token after token, and
+  // nowhere.
+  const Rows keeping[] = {Rows::keeping({{640, 0}}, {512}),
+                          Rows::keeping({{640, 0}, {640, 64}, {1, 9}, {640, 0}, {640, 1}}, {64, 624, 0, 0, 512}),
+                          Rows::keeping({{32, 0}, {64, 3}, {20, 4}, {0, 1}, {65, 0}}, {16, 64, 7, 0, 1}),
+                          Rows::keeping({{33, 0}, {129, 0}, {300, 16}}, {32, 128, 80}, true)};
+  check_chunks(twins, " that keep states", keeping);
+}
+
+// What is kept, and the outputs before it, are the bits of a row that ends there.
+void check_kept_bits(Twins& twins) {
+  const RuleProblem problem{{2, 4, 128, 128}, DType::bf16, DType::f32};
+  const std::int64_t state_width = 4 * 128 * 128;
+  bool same = true;
+  for (const auto& [tokens, kept] : {std::pair{640, 512}, {640, 64}, {640, 592}, {70, 40}}) {
+    Rows passing = Rows::keeping({{9, 3}, {tokens, 0}, {300, 2}}, {0, kept, 100});
+    const std::uint32_t seed = passing.all[1].seed;
+    std::vector<float> whole, first;
+    Difference ignored;
+    same = same &&
+           twins.run([&](OpContext& ops, Place& place) { return problem.run(ops, place, passing); }, ignored, &whole);
+    same = same && twins.run(
+                       [&](OpContext& ops, Place& place) {
+                         return problem.run(ops, place, Rows{{{kept, 0, seed}}});
+                       },
+                       ignored, &first);
+    const float* const kept_state = whole.data() + (passing.first_kept_slot() + 1) * state_width;
+    same = same && std::memcmp(kept_state, first.data() + state_width, static_cast<std::size_t>(state_width) * 4) == 0;
+    const std::int64_t row_width = 4 * 128 + 8;
+    const float* const outputs = whole.data() + passing.num_slots() * state_width + 9 * row_width;
+    for (std::int64_t t = 0; same && t < kept; ++t)
+      same = std::memcmp(first.data() + 2 * state_width + t * row_width, outputs + t * row_width, 4 * 128 * 4) == 0;
+  }
+  twins.report().check(same, "delta_rule: a kept state's bits are those of a row that ends there");
 }
 
 // A row's outputs and state are the same bits alone and among others.
@@ -279,6 +342,7 @@ void check_delta_ops(Report& report, Device& cuda) {
   check_delta_gates(twins);
   check_rule(twins);
   check_chunks(twins);
+  check_kept_bits(twins);
   check_rows_alone(twins);
 }
 

@@ -84,6 +84,7 @@ Status DeltaNet::run(OpContext& ops, TensorView normed, TensorView x, TensorView
                             .rule_state = state.rule,
                             .slots = state.slots,
                             .read_slots = state.read_slots,
+                            .kept = state.kept,
                             .out = mixed}));
   MSTAR_TRY(out_.run(ops, mixed.reshaped({tokens, d.values_width()}), x, Activation::none, x));
   ops.arena.rewind(mark);

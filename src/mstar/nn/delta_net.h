@@ -16,6 +16,7 @@ struct DeltaNetState {
   TensorView rule;                           // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
   const std::int32_t* slots = nullptr;       // [rows], which the step writes
   const std::int32_t* read_slots = nullptr;  // [rows], which it reads
+  KeptStates kept = {};                      // copies that it makes within rows
 };
 
 // x += out(silu(z) * norm(rule(silu(conv(q, k, v)), b, a))) with q, k, v, z, b and a from `normed`.

@@ -106,9 +106,10 @@ struct Piece {
   int begin = 0, total = 0;
   int first = 0, count = 0;
 };
-// Rows of at least `least` tokens are cut into pieces of at most `length`; this is piece `index` of them all, row by
-// row, or row -1. length 0: row `index` whole. Called by whole warps.
-__device__ inline Piece piece_of(const std::int32_t* offsets, int num_rows, int length, int least, int index) {
+// Rows of at least `least` tokens are cut into pieces of at most `length`, and where breaks[row] of their tokens are
+// over; this is piece `index` of them all, row by row, or row -1. length 0: row `index` whole. Called by whole warps.
+__device__ inline Piece piece_of(const std::int32_t* offsets, int num_rows, int length, int least, int index,
+                                 const std::int32_t* breaks = nullptr) {
   if (length == 0) {
     const int begin = offsets[index], total = offsets[index + 1] - begin;
     return {total > 0 && total >= least ? index : -1, begin, total, 0, total};
@@ -119,7 +120,8 @@ __device__ inline Piece piece_of(const std::int32_t* offsets, int num_rows, int 
     const int row = base + lane;
     const int begin = row < num_rows ? offsets[row] : 0;
     const int total = row < num_rows ? offsets[row + 1] - begin : 0;
-    const int pieces = total >= least ? (total + length - 1) / length : 0;
+    const int cut = breaks && row < num_rows ? breaks[row] : 0, before_cut = (cut + length - 1) / length;
+    const int pieces = total >= least ? before_cut + (total - cut + length - 1) / length : 0;
     int sum = pieces;
 #pragma unroll
     for (int step = 1; step < kWarp; step *= 2) {
@@ -130,8 +132,10 @@ __device__ inline Piece piece_of(const std::int32_t* offsets, int num_rows, int 
     if (holds) {
       const int at = __ffs(static_cast<int>(holds)) - 1;
       const int own = index - before - __shfl_sync(kAllLanes, sum - pieces, at);
+      const int behind = own - __shfl_sync(kAllLanes, before_cut, at), cut_at = __shfl_sync(kAllLanes, cut, at);
       Piece piece{base + at, __shfl_sync(kAllLanes, begin, at), __shfl_sync(kAllLanes, total, at), own * length, 0};
-      piece.count = min(length, piece.total - piece.first);
+      if (behind >= 0) piece.first = cut_at + behind * length;
+      piece.count = min(length, (behind >= 0 ? piece.total : cut_at) - piece.first);
       return piece;
     }
     before += __shfl_sync(kAllLanes, sum, kWarp - 1);

@@ -12,6 +12,14 @@ struct RaggedView {
   int num_tokens = 0;  // offsets[num_rows]
 };
 
+// What a step keeps beside the new states of its rows: slot slots[r] gets row r's state as it is after the first
+// tokens[r] of the row's tokens. 0: nothing is kept of the row; never more than the row has. Such a slot is no row's
+// own and no other row's either. Null: nothing is kept of any row.
+struct KeptStates {
+  const std::int32_t* tokens = nullptr;  // [num_rows], on the device of the op
+  const std::int32_t* slots = nullptr;   // [num_rows]
+};
+
 // Keys and values of one layer in pages. Row r holds lengths[r] tokens (after this step's append) in pages
 // page_table[r * max_pages + i], i < ceil(lengths[r] / page_tokens). Page 0 is the sink: padding rows write there.
 // The axes are logical. How the elements of one page lie is the backend's, and only kv_append and attention look inside

@@ -28,6 +28,7 @@ Status causal_conv1d(OpContext& context, const CausalConv1dArgs& args) {
   MSTAR_OP_EXPECT("causal_conv1d", args.state.stride(1) == channels && args.state.stride(2) == 1);
   MSTAR_OP_EXPECT("causal_conv1d", args.rows.num_rows == 0 || (args.rows.offsets && args.slots && args.positions));
   MSTAR_OP_EXPECT("causal_conv1d", args.rows.num_tokens <= tokens);
+  MSTAR_OP_EXPECT("causal_conv1d", (args.kept.tokens == nullptr) == (args.kept.slots == nullptr));
   return run_first_fit(context, args, kKernels, "causal_conv1d");
 }
 

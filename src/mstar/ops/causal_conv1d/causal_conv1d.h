@@ -20,12 +20,13 @@ struct CausalConv1dArgs {
   TensorView state;                          // [num_slots, taps - 1, channels] f32, oldest first; slots may lie apart
   const std::int32_t* slots = nullptr;       // [rows], no two rows with tokens share one
   const std::int32_t* read_slots = nullptr;  // [rows], where a row's state is before; null: where it will be
+  KeptStates kept = {};                      // copies of states within rows
   TensorView out;                            // [tokens, channels] of x's dtype; tokens may lie apart; not x
 };
 
 // out[t] = activation(sum over j of weight[j] * x[t - taps + 1 + j]); tokens before the row's first are its state,
-// which ends as the row's last taps - 1 inputs. A row whose first token is at position 0 starts from zeros, whatever
-// the slot holds.
+// which ends as the row's last taps - 1 inputs; what is kept after n tokens is what a row of those n would end with. A
+// row whose first token is at position 0 starts from zeros, whatever the slot holds.
 //
 // Products are fused, oldest tap first: a token's bits depend neither on the other rows nor on how its sequence is cut
 // into steps. On CUDA channels are a multiple of 4, and x, out, weight and state begin on 4 elements' bytes. Errors:

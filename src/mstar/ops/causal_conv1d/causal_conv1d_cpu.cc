@@ -49,8 +49,13 @@ void convolve_row(const CausalConv1dArgs& args, std::int64_t row, std::int64_t f
     convolve(inputs, taps, args.weight.data<float>() + first, channels, args.activation, count,
              args.out.data<float>() + (begin + t) * args.out.stride(0) + first);
   }
+  const auto keep = [&](std::int64_t end, float* to) {
+    for (std::int64_t j = 0; j < past; ++j) std::memcpy(to + j * channels, input(end - past + j), bytes);
+  };
   // In this order a short row moves what it keeps of the old state before that is written over.
-  for (std::int64_t j = 0; j < past; ++j) std::memcpy(state + j * channels, input(tokens - past + j), bytes);
+  if (args.kept.tokens && args.kept.tokens[row] > 0)
+    keep(args.kept.tokens[row], args.state.data<float>() + args.kept.slots[row] * args.state.stride(0) + first);
+  keep(tokens, state);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -18,6 +18,7 @@ struct Convolution {
   T* out = nullptr;
   std::int64_t x_stride = 0, out_stride = 0, slot_stride = 0;
   const std::int32_t *offsets = nullptr, *positions = nullptr, *slots = nullptr, *read_slots = nullptr;
+  KeptStates kept = {};
   const float* weight = nullptr;
   float* state = nullptr;
   int num_rows = 0, channels = 0, taps = 0, piece_tokens = 0;
@@ -37,9 +38,33 @@ __device__ inline float activated(Activation activation, float x) {
   return activate_one(activation, x);
 }
 
+// The last inputs of a row, and those before the token after which its state is kept; `before` are the inputs before
+// the row.
+template <class T, int kTaps>
+__device__ inline void write_states(const Convolution<T>& c, const Piece& piece, const T* x,
+                                    const float4 (&before)[kTaps - 1], int channel) {
+  constexpr int kPast = kTaps - 1;
+  const int past = c.taps - 1, kept = c.kept.tokens ? c.kept.tokens[piece.row] : 0;
+#pragma unroll 1
+  for (int which = kept > 0 ? 1 : 0; which >= 0; --which) {
+    const int end = which ? kept : piece.total;
+    float* const to = c.state + (which ? c.kept.slots : c.slots)[piece.row] * c.slot_stride + channel;
+#pragma unroll
+    for (int j = 0; j < kPast; ++j) {
+      if (j >= past) continue;
+      const int t = end - past + j;
+      float4 input = t >= 0 ? load_four(x + t * c.x_stride) : make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int i = 0; i < kPast; ++i)
+        if (i - kPast == t) input = before[i];
+      store_four(input, to + static_cast<std::int64_t>(j) * c.channels);
+    }
+  }
+}
+
 // One piece of a row, four channels a thread, token after token with the last kTaps - 1 inputs in registers. Fewer taps
 // than kTaps are padded in front with weights of zero. The row's first piece reads the old state and writes the new
-// one, whose inputs it takes from x.
+// one.
 template <class T, int kTaps>
 __global__ void __launch_bounds__(kThreads) convolve(Convolution<T> c) {
   await_inputs();
@@ -55,21 +80,20 @@ __global__ void __launch_bounds__(kThreads) convolve(Convolution<T> c) {
     weights[j] =
         j < padding ? zero : load_four(c.weight + static_cast<std::int64_t>(j - padding) * c.channels + channel);
   const T* const x = c.x + piece.begin * c.x_stride + channel;
-  float* const state = c.state + c.slots[piece.row] * c.slot_stride + channel;
   const float* const old = c.state + c.read_slots[piece.row] * c.slot_stride + channel;
   const bool fresh = c.positions[piece.begin] == 0;
-  float4 before[kPast], window[kPast];  // inputs of tokens first - kPast + j
+  float4 window[kPast];  // inputs of tokens first - kPast + j
 #pragma unroll
   for (int j = 0; j < kPast; ++j) {
     const int t = piece.first - kPast + j;
-    before[j] = zero;
+    window[j] = zero;
     if (t >= 0) {
-      before[j] = load_four(x + t * c.x_stride);
+      window[j] = load_four(x + t * c.x_stride);
     } else if (!fresh && t >= -past) {
-      before[j] = load_four(old + static_cast<std::int64_t>(past + t) * c.channels);
+      window[j] = load_four(old + static_cast<std::int64_t>(past + t) * c.channels);
     }
-    window[j] = before[j];
   }
+  if (piece.first == 0) write_states<T, kTaps>(c, piece, x, window, channel);
   T* const out = c.out + piece.begin * c.out_stride + channel;
   const int end = piece.first + piece.count;
   for (int from = piece.first; from < end; from += kAtOnce) {
@@ -90,18 +114,6 @@ __global__ void __launch_bounds__(kThreads) convolve(Convolution<T> c) {
       for (int j = 0; j + 1 < kPast; ++j) window[j] = window[j + 1];
       window[kPast - 1] = inputs[i];
     }
-  }
-  if (piece.first > 0) return;
-#pragma unroll
-  for (int j = 0; j < kPast; ++j) {
-    if (j >= past) continue;
-    const int t = piece.total - past + j;
-    float4 kept = zero;
-    if (t >= 0) kept = load_four(x + t * c.x_stride);
-#pragma unroll
-    for (int i = 0; i < kPast; ++i)
-      if (i - kPast == t) kept = before[i];
-    store_four(kept, state + static_cast<std::int64_t>(j) * c.channels);
   }
 }
 
@@ -124,6 +136,7 @@ Status causal_conv1d_cuda(OpContext& context, const CausalConv1dArgs& args) {
     c.positions = args.positions;
     c.slots = args.slots;
     c.read_slots = args.read_slots ? args.read_slots : args.slots;
+    c.kept = args.kept;
     c.weight = args.weight.data<float>();
     c.state = args.state.data<float>();
     c.num_rows = num_rows;

@@ -38,7 +38,7 @@ struct Sequences {
 struct Step {
   std::vector<std::size_t> rows;
   std::vector<std::int64_t> done;
-  std::vector<std::int32_t> counts, slots, read_slots = {};
+  std::vector<std::int32_t> counts, slots, read_slots = {}, kept_tokens = {}, kept_slots = {};
 };
 
 // One step into `out`, whose rows lie apart, as those of x do. The state holds three slots with a gap after each.
@@ -66,6 +66,7 @@ void run(Host& host, const Sequences& s, const Step& step, std::vector<float>& s
   args.state.strides[0] = (s.taps - 1) * s.channels + 5;
   args.slots = step.slots.data();
   if (!step.read_slots.empty()) args.read_slots = step.read_slots.data();
+  if (!step.kept_tokens.empty()) args.kept = {step.kept_tokens.data(), step.kept_slots.data()};
   args.out = out.view();
   const Status done = causal_conv1d(host.context(), args);
   ASSERT_TRUE(done) << done.error().message;
@@ -142,6 +143,29 @@ TEST(CausalConv1d, BitsDependNeitherOnStepsNorOnOtherRows) {
   });
 }
 
+TEST(CausalConv1d, KeepsWhatAShorterRowWouldEndWith) {
+  on_every_target([&] {
+    Host host(2);
+    const std::int64_t channels = 300;
+    for (const std::int64_t taps : {2, 4}) {
+      const Sequences s(channels, taps, 2, 40);
+      const auto slot = static_cast<std::size_t>((taps - 1) * channels), stride = slot + 5;
+      for (const std::int64_t done : {0, 7}) {
+        for (const std::int32_t kept : {0, 1, 2, 5, 12}) {
+          auto state = random_floats(static_cast<std::int64_t>(3 * stride), 3), cut = state, plain = state;
+          Guarded out(12, channels), whole(12, channels), part(std::max(kept, 1), channels);
+          run(host, s, {{0}, {done}, {12}, {0}, {1}, {kept}, {2}}, state, out);
+          run(host, s, {{0}, {done}, {12}, {0}, {1}}, plain, whole);
+          for (std::int64_t t = 0; t < 12; ++t) ASSERT_TRUE(out.row_equals(t, whole, t));
+          for (std::size_t i = 0; i < 2 * stride; ++i) ASSERT_EQ(state[i], plain[i]);
+          if (kept > 0) run(host, s, {{0}, {done}, {kept}, {2}, {1}}, cut, part);
+          for (std::size_t i = 2 * stride; i < state.size(); ++i) ASSERT_EQ(state[i], cut[i]) << kept;
+        }
+      }
+    }
+  });
+}
+
 TEST(CausalConv1d, RefusesShapesThatDoNotFit) {
   Host host;
   std::vector<float> x(8 * 4), weight(4 * 4), state(3 * 4), out(8 * 4);
@@ -163,6 +187,9 @@ TEST(CausalConv1d, RefusesShapesThatDoNotFit) {
   EXPECT_FALSE(causal_conv1d(host.context(), bad));
   bad = args;
   bad.slots = nullptr;
+  EXPECT_FALSE(causal_conv1d(host.context(), bad));
+  bad = args;
+  bad.kept.tokens = slots.data();
   EXPECT_FALSE(causal_conv1d(host.context(), bad));
 }
 

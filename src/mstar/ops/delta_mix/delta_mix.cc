@@ -47,6 +47,7 @@ Status delta_mix(OpContext& context, const DeltaMixArgs& args) {
   MSTAR_OP_EXPECT("delta_mix", is_vector_of(args.norm_weight, DType::f32, value_dim));
   MSTAR_OP_EXPECT("delta_mix", args.rows.num_rows == 0 || (args.rows.offsets && args.slots && args.positions));
   MSTAR_OP_EXPECT("delta_mix", args.rows.num_tokens <= tokens);
+  MSTAR_OP_EXPECT("delta_mix", (args.kept.tokens == nullptr) == (args.kept.slots == nullptr));
   return run_first_fit(context, args, kKernels, "delta_mix");
 }
 
@@ -66,6 +67,7 @@ Status delta_mix_in_turn(OpContext& context, const DeltaMixArgs& args) {
                                     .state = args.conv_state,
                                     .slots = args.slots,
                                     .read_slots = args.read_slots,
+                                    .kept = args.kept,
                                     .out = conv}));
   MSTAR_TRY(delta_gates(context, {.a = columns(args.in, at.a, heads),
                                   .b = columns(args.in, at.b, heads),
@@ -85,6 +87,7 @@ Status delta_mix_in_turn(OpContext& context, const DeltaMixArgs& args) {
                                  .state = args.rule_state,
                                  .slots = args.slots,
                                  .read_slots = args.read_slots,
+                                 .kept = args.kept,
                                  .out = args.out}));
   MSTAR_TRY(rms_norm(context, {.x = args.out,
                                .weight = args.norm_weight,

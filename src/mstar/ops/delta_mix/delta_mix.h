@@ -25,6 +25,7 @@ struct DeltaMixArgs {
   TensorView rule_state;                     // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
   const std::int32_t* slots = nullptr;       // [rows], no two rows with tokens share one
   const std::int32_t* read_slots = nullptr;  // [rows], where a row's states are before; null: where they will be
+  KeptStates kept = {};                      // copies of both states within rows
   TensorView out;                            // [tokens, heads, value_dim] of in's dtype
 };
 
@@ -32,12 +33,12 @@ struct DeltaMixArgs {
 // k, v, decay, beta); out = norm(o) * silu(z), each head by itself. See those ops for what each does to its state.
 //
 // One op after the other on the CPU, and on CUDA where some row may have more than one token; the bits are theirs. A
-// step of no more tokens than rows is one kernel on CUDA where heads are 128 wide, taps are 4, a key head has at most 8
-// heads and everything begins on 16 bytes (in and out: on 4 elements). It rounds nothing between, so its bits are not
-// those of the ops in turn (which round q, k, v and o to bf16 where `in` is bf16); a row's do not depend on the others.
-// It reads the states, slots, offsets and positions while what was launched just before may still run, which therefore
-// must not write them (a product in a delta net). Errors: internal (shapes). Cost: 128 KiB a row and head of f32 state
-// to move.
+// step of no more tokens than rows that keeps nothing is one kernel on CUDA where heads are 128 wide, taps are 4, a key
+// head has at most 8 heads and everything begins on 16 bytes (in and out: on 4 elements). It rounds nothing between, so
+// its bits are not those of the ops in turn (which round q, k, v and o to bf16 where `in` is bf16); a row's do not
+// depend on the others. It reads the states, slots, offsets and positions while what was launched just before may still
+// run, which therefore must not write them (a product in a delta net). Errors: internal (shapes). Cost: 128 KiB a row
+// and head of f32 state to move.
 Status delta_mix(OpContext& context, const DeltaMixArgs& args);
 // Arena bytes that a call takes and gives back.
 struct DeltaMixWorkspace {

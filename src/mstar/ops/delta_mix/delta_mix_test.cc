@@ -95,7 +95,9 @@ TensorView view_of(std::vector<float>& values, Shape shape) { return {values.dat
 struct Step {
   std::int64_t first, count;
   std::int32_t from, to;
+  std::int32_t kept = 0, kept_slot = 0;
 };
+constexpr std::int64_t kSlots = 3;
 Status run(Host& host, Mixer& m, const Step& step, std::vector<float>& conv, std::vector<float>& rule,
            std::vector<float>& out) {
   const std::int32_t offsets[] = {0, static_cast<std::int32_t>(step.count)};
@@ -113,10 +115,11 @@ Status run(Host& host, Mixer& m, const Step& step, std::vector<float>& conv, std
   args.norm_weight = view_of(m.gain, {m.value_dim});
   args.key_heads = m.key_heads;
   args.interleaved_heads = m.interleaved;
-  args.conv_state = view_of(conv, {2, m.taps - 1, m.channels()});
-  args.rule_state = view_of(rule, {2, m.heads, m.key_dim, m.value_dim});
+  args.conv_state = view_of(conv, {kSlots, m.taps - 1, m.channels()});
+  args.rule_state = view_of(rule, {kSlots, m.heads, m.key_dim, m.value_dim});
   args.slots = &step.to;
   args.read_slots = &step.from;
+  if (step.kept > 0) args.kept = {&step.kept, &step.kept_slot};
   args.out = view_of(out, {tokens, m.heads, m.value_dim}).slice(step.first, end);
   return delta_mix(host.context(), args);
 }
@@ -128,8 +131,8 @@ TEST(DeltaMix, IsTheFormulaHoweverTheSequenceIsCut) {
       Host host;
       Mixer m(interleaved, kTokens);
       const auto expected = exactly(m, kTokens);
-      std::vector<float> conv(static_cast<std::size_t>(2 * (m.taps - 1) * m.channels()), 7.0f);
-      std::vector<float> rule(static_cast<std::size_t>(2 * m.heads * m.key_dim * m.value_dim), 7.0f);
+      std::vector<float> conv(static_cast<std::size_t>(kSlots * (m.taps - 1) * m.channels()), 7.0f);
+      std::vector<float> rule(static_cast<std::size_t>(kSlots * m.heads * m.key_dim * m.value_dim), 7.0f);
       std::vector<float> out(expected.size());
       const std::size_t used = host.arena().mark();
       for (const Step& step : {Step{0, 3, 0, 0}, Step{3, 1, 0, 1}, Step{4, 2, 1, 1}}) {
@@ -143,11 +146,29 @@ TEST(DeltaMix, IsTheFormulaHoweverTheSequenceIsCut) {
   });
 }
 
+TEST(DeltaMix, KeepsBothStatesWithinARow) {
+  on_every_target([] {
+    constexpr std::int64_t kTokens = 6;
+    Host host;
+    Mixer m(false, kTokens);
+    std::vector<float> conv(static_cast<std::size_t>(kSlots * (m.taps - 1) * m.channels()), 7.0f), cut_conv = conv;
+    std::vector<float> rule(static_cast<std::size_t>(kSlots * m.heads * m.key_dim * m.value_dim), 7.0f),
+        cut_rule = rule;
+    std::vector<float> out(static_cast<std::size_t>(kTokens * m.values())), cut_out = out;
+    ASSERT_TRUE(run(host, m, {0, kTokens, 0, 1, 4, 2}, conv, rule, out));
+    ASSERT_TRUE(run(host, m, {0, 4, 0, 2}, cut_conv, cut_rule, cut_out));
+    ASSERT_TRUE(run(host, m, {4, 2, 2, 1}, cut_conv, cut_rule, cut_out));
+    EXPECT_EQ(conv, cut_conv);
+    EXPECT_EQ(rule, cut_rule);
+    EXPECT_EQ(out, cut_out);
+  });
+}
+
 TEST(DeltaMix, RefusesHeadsThatAreNoMultiple) {
   Host host;
   Mixer m(false, 2);
-  std::vector<float> conv(static_cast<std::size_t>(2 * (m.taps - 1) * m.channels()));
-  std::vector<float> rule(static_cast<std::size_t>(2 * m.heads * m.key_dim * m.value_dim));
+  std::vector<float> conv(static_cast<std::size_t>(kSlots * (m.taps - 1) * m.channels()));
+  std::vector<float> rule(static_cast<std::size_t>(kSlots * m.heads * m.key_dim * m.value_dim));
   std::vector<float> out(static_cast<std::size_t>(2 * m.values()));
   m.key_heads = 3;  // no divisor of the heads
   EXPECT_EQ(run(host, m, {0, 1, 0, 0}, conv, rule, out).error().code, Code::internal);

@@ -6,6 +6,7 @@
 // so U = T R with R_t = beta_t (v_t - e^{L_t} S^T k_t) and T = (I + A)^-1, A_ts = beta_t e^{L_t - L_s} (k_t k_s), s <
 // t.
 //   out_t = e^{L_t} S^T q_t + sum_{s<=t} e^{L_t - L_s} (q_t k_s) u_s;  S_C = e^{L_C} S + sum_s e^{L_C - L_s} k_s u_s^T.
+// A row's chunks begin at its first token, and anew at the token after which its state is kept.
 // T and the scores before u_s depend on no state: `prepare` works them out for all chunks at once. `scan` then walks
 // along a row with a slice of the state in registers. q, k and v are bf16 and enter products as they are (their norms
 // are factored out); all else is f32, split into two bf16 where it enters a product.

@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kChunkThreads) prepare(DeltaCall<Bf16, State> 
   await_inputs();
   extern __shared__ __align__(128) unsigned char memory[];
   PrepareShared& s = *reinterpret_cast<PrepareShared*>(memory);
-  const Piece piece = piece_of(c.offsets, c.num_rows, kChunk, kLeastChunkTokens, blockIdx.x);
+  const Piece piece = piece_of(c.offsets, c.num_rows, kChunk, kLeastChunkTokens, blockIdx.x, c.kept.tokens);
   if (piece.row < 0) return;
   const int head = blockIdx.y;
   const std::int64_t plan_row = static_cast<std::int64_t>(head) * plan.tokens + piece.begin + piece.first;
@@ -218,7 +218,8 @@ template <class State>
 void launch_prepare(OpContext& context, const DeltaCall<Bf16, State>& call, const ChunkPlan& plan, int num_tokens) {
   check_cuda(cudaFuncSetAttribute(prepare<State>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(PrepareShared)),
              "cudaFuncSetAttribute");
-  const int pieces = std::min(call.num_rows, num_tokens / kLeastChunkTokens) + num_tokens / kChunk;
+  const int rows = std::min(call.num_rows, num_tokens / kLeastChunkTokens);  // at most, that go by chunks
+  const int pieces = (call.kept.tokens ? 2 : 1) * rows + num_tokens / kChunk;
   const dim3 grid(static_cast<unsigned>(pieces), static_cast<unsigned>(call.heads));
   launch_kernel(context, prepare<State>, grid, kChunkThreads, sizeof(PrepareShared), call, plan);
 }

@@ -41,12 +41,15 @@ struct ScanShared {
 struct Place {
   int head = 0, slice = 0;
   int begin = 0, total = 0;  // tokens of the row
+  int kept = 0;              // of them, after which its state is kept too
+  // Of the chunk that begins with token `first`.
+  __device__ int end_of(int first) const { return min(first + kChunk, first < kept ? kept : total); }
 };
 
 template <class State>
 __device__ void read_stage(const DeltaCall<Bf16, State>& c, const ChunkPlan& plan, const Place& place, int first,
                            Stage& to) {
-  const int count = min(kChunk, place.total - first);
+  const int count = place.end_of(first) - first;
   const std::int64_t token = place.begin + first, key_at = c.key_head_of(place.head) * kKeys;
   for (int i = threadIdx.x; i < kChunk * kKeys / 8; i += kChunkThreads) {
     const int row = i / (kKeys / 8), column = i % (kKeys / 8) * 8;
@@ -207,10 +210,10 @@ __device__ void update_state(const Matrices& s, const Stage& stage, StateTiles& 
   }
 }
 
-// Outputs of 16 tokens. Warps 4 to 7; `sums` are what the state says of their queries.
+// Outputs of 16 tokens of the chunk [first, end). Warps 4 to 7; `sums` are what the state says of their queries.
 template <class State>
-__device__ void write_outputs(const DeltaCall<Bf16, State>& c, const Place& place, int first, const Matrices& s,
-                              const Stage& stage, float (&sums)[kTiles][4]) {
+__device__ void write_outputs(const DeltaCall<Bf16, State>& c, const Place& place, int first, int end,
+                              const Matrices& s, const Stage& stage, float (&sums)[kTiles][4]) {
   const int block = threadIdx.x / kWarp - 4, lane = threadIdx.x % kWarp;
   const TileLane at = rows_first(lane);
 #pragma unroll
@@ -240,7 +243,7 @@ __device__ void write_outputs(const DeltaCall<Bf16, State>& c, const Place& plac
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int t = first + 16 * block + lane / 4 + 8 * half;
-    if (t >= place.total) continue;
+    if (t >= end) continue;
     Bf16* const to = out + (place.begin + t) * c.out_stride + 2 * (lane % 4);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) write_pair(sums[tile][2 * half], sums[tile][2 * half + 1], to + 8 * tile);
@@ -262,7 +265,7 @@ __global__ void __launch_bounds__(kChunkThreads, 3 - kStages) scan(DeltaCall<Bf1
   place.begin = c.offsets[row];
   place.total = c.offsets[row + 1] - place.begin;
   if (place.total < kLeastChunkTokens) return;
-  State* const stored = c.state_of(row, place.head) + place.slice * kSlice;
+  place.kept = c.kept_tokens_of(row);
   const State* const old = c.old_state_of(row, place.head) + place.slice * kSlice;
   StateTiles tiles = {};
   read_stage(c, plan, place, 0, shared.stages[0]);
@@ -273,10 +276,15 @@ __global__ void __launch_bounds__(kChunkThreads, 3 - kStages) scan(DeltaCall<Bf1
       x = pair.x;
       y = pair.y;
     });
+  const auto store = [&](State* to) {
+    for_state(tiles, [&](int key, int column, float& x, float& y) {
+      write_pair(x, y, to + place.slice * kSlice + static_cast<std::int64_t>(key) * c.value_dim + column);
+    });
+  };
   int which = 0;
-  for (int first = 0; first < place.total; first += kChunk, which = (which + 1) % kStages) {
+  for (int first = 0, next = 0; first < place.total; first = next, which = (which + 1) % kStages) {
     const Stage& stage = shared.stages[which];
-    const int next = first + kChunk;
+    next = place.end_of(first);
     if constexpr (kStages == 2) {
       if (next < place.total) read_stage(c, plan, place, next, shared.stages[which ^ 1]);
       end_copies();
@@ -295,8 +303,9 @@ __global__ void __launch_bounds__(kChunkThreads, 3 - kStages) scan(DeltaCall<Bf1
     __syncthreads();
     if (warp < 4) {
       update_state(s, stage, tiles);
+      if (next == place.kept) store(c.kept_state_of(row, place.head));
     } else {
-      write_outputs(c, place, first, s, stage, sums);
+      write_outputs(c, place, first, next, s, stage, sums);
     }
     __syncthreads();
     if constexpr (kStages == 1) {
@@ -304,10 +313,7 @@ __global__ void __launch_bounds__(kChunkThreads, 3 - kStages) scan(DeltaCall<Bf1
       end_copies();
     }
   }
-  if (warp < 4)
-    for_state(tiles, [&](int key, int column, float& x, float& y) {
-      write_pair(x, y, stored + static_cast<std::int64_t>(key) * c.value_dim + column);
-    });
+  if (warp < 4) store(c.state_of(row, place.head));
 }
 
 template <class State, int kStages>

@@ -62,6 +62,7 @@ Status delta_rule(OpContext& context, const DeltaRuleArgs& args) {
   MSTAR_OP_EXPECT("delta_rule", is_rows_of(args.beta, DType::f32, tokens, heads) && args.beta.contiguous());
   MSTAR_OP_EXPECT("delta_rule", args.rows.num_rows == 0 || (args.rows.offsets && args.slots && args.positions));
   MSTAR_OP_EXPECT("delta_rule", args.rows.num_tokens <= tokens);
+  MSTAR_OP_EXPECT("delta_rule", (args.kept.tokens == nullptr) == (args.kept.slots == nullptr));
   MSTAR_TRY(check_state(args));
   return run_first_fit(context, args, kRule, "delta_rule");
 }

@@ -36,13 +36,15 @@ struct DeltaRuleArgs {
   TensorView state;                          // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
   const std::int32_t* slots = nullptr;       // [rows], no two rows with tokens share one
   const std::int32_t* read_slots = nullptr;  // [rows], where a row's state is before; null: where it will be
+  KeptStates kept = {};                      // copies of states within rows
   TensorView out;                            // [tokens, heads, value_dim] of q's dtype; tokens may lie apart
 };
 
 // For each token of a row and each head, with q = scale * q / sqrt(|q|^2 + norm_epsilon) and k likewise without scale:
 //   S = decay * S;  S = S + k (beta * (v - k^T S))^T;  out = q^T S
 // where S [key_dim, value_dim] is the state, updated in place. A row whose first token is at position 0 starts from
-// zeros, whatever the slot holds. bf16 states are rounded after every token, also within a step.
+// zeros, whatever the slot holds. bf16 states are rounded after every token, also within a step. What is kept after n
+// tokens is what a row of those n would end with.
 //
 // Token after token in one order of sums (even and odd keys apart): a token's bits depend neither on the other rows, on
 // threads, nor on how its sequence is cut into steps. heads is a multiple of key_heads, value_dim one of 16.
@@ -50,8 +52,9 @@ struct DeltaRuleArgs {
 // On CUDA key_dim is at most 128 and one of 4, and every row of q, k, v and out begins on 4 elements' bytes. A row's
 // bits do not depend on the other rows, but for one case: with bf16 tokens, key_dim 128 and value_dim one of 32, a row
 // of 32 tokens or more goes 64 tokens at a time (delta_chunk_cuda.cuh; products of 16 bits a factor, so that each
-// output is within about 1e-4 of its size of the rule) where the step has more tokens than rows. There a bf16 state is
-// rounded once, at the row's end. Errors: internal (shapes). Cost: 8 key_dim value_dim flop a token and head.
+// output is within about 1e-4 of its size of the rule) where the step has more tokens than rows. The 64 are counted
+// from the row's first token and again from the one where its state is kept. There a bf16 state is rounded once, at the
+// row's end, and as it is kept. Errors: internal (shapes). Cost: 8 key_dim value_dim flop a token and head.
 Status delta_rule(OpContext& context, const DeltaRuleArgs& args);
 // Arena bytes that a call takes and gives back.
 struct DeltaRuleWorkspace {

@@ -108,6 +108,11 @@ void run_columns(const DeltaRuleArgs& args, std::int64_t row, std::int64_t head,
     for (std::int64_t i = 0; i < key_dim; ++i)
       std::memcpy(state + i * stride, stored + i * value_dim, kColumns * sizeof(T));
   }
+  const auto store = [&](T* to) {
+    for (std::int64_t i = 0; i < key_dim; ++i)
+      std::memcpy(to + i * value_dim, state + i * stride, kColumns * sizeof(T));
+  };
+  const std::int64_t kept_end = args.kept.tokens ? begin + args.kept.tokens[row] : begin;  // begin: nowhere
   for (std::int64_t t = begin; t < end; ++t) {
     normalise(args.q.data<float>() + t * args.q.stride(0) + key_head * key_dim, key_dim, args.norm_epsilon, args.scale,
               q);
@@ -119,10 +124,9 @@ void run_columns(const DeltaRuleArgs& args, std::int64_t row, std::int64_t head,
                          .beta = args.beta.data<float>()[t * heads + head],
                          .out = args.out.data<float>() + t * args.out.stride(0) + head * value_dim + first};
     correct<kSixteens>(token, key_dim, state, stride);
+    if (t + 1 == kept_end) store(stored + (args.kept.slots[row] - args.slots[row]) * args.state.stride(0));
   }
-  if (!copies) return;
-  for (std::int64_t i = 0; i < key_dim; ++i)
-    std::memcpy(stored + i * value_dim, state + i * stride, kColumns * sizeof(T));
+  if (copies) store(stored);
 }
 
 template <class T>

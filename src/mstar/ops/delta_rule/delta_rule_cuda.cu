@@ -144,8 +144,8 @@ __device__ inline float4 correct(const Token<T, Lanes<State>::kGroups>& t, float
                      out_of(seen.w, change.w));
 }
 
-// Token after token, rows of fewer than `too_many`. kAhead reads the next token while this one is worked on: for rows
-// of many.
+// Token after token, rows of fewer than `too_many`. kAhead reads the next token while this one is worked on, and keeps
+// states: for rows of many.
 template <class T, class State, bool kWholeKeys, bool kAhead>
 __global__ void __launch_bounds__(kMostWarps* kWarp, kAhead || sizeof(State) < 4 ? 1 : 4)
     follow(DeltaCall<T, State> c, int slices, int num_tasks, int too_many) {
@@ -176,6 +176,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kAhead || sizeof(State) < 4
 #pragma unroll
     for (int i = 0; i < 4 * L::kGroups; ++i) state[i] = {};
   }
+  const auto store = [&](State* to) {
+#pragma unroll
+    for (int g = 0; g < L::kGroups; ++g)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = (g * L::kDown + down) * 4 + i;
+        if (kWholeKeys || key < c.key_dim) state[4 * g + i].store(to + static_cast<std::int64_t>(key) * c.value_dim);
+      }
+  };
+  const int kept_end = kAhead ? begin + c.kept_tokens_of(row) : begin;  // begin: nowhere
   Token<T, L::kGroups> token, next;
   read_token<T, State, kWholeKeys>(c, begin, key_head, head, column, down, token);
   for (int t = begin; t < end; ++t) {
@@ -183,32 +193,27 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kAhead || sizeof(State) < 4
     const float4 out = correct<T, State>(token, c.scale, c.norm_epsilon, state);
     if (down == 0 && mine) store_four(out, c.out + t * c.out_stride + head * c.value_dim + column);
     if constexpr (kAhead) {
+      if (t + 1 == kept_end && mine) store(c.kept_state_of(row, head) + column);
       token = next;
     } else {
       if (t + 1 < end) read_token<T, State, kWholeKeys>(c, t + 1, key_head, head, column, down, token);
     }
   }
-  if (!mine) return;
-#pragma unroll
-  for (int g = 0; g < L::kGroups; ++g)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = (g * L::kDown + down) * 4 + i;
-      if (kWholeKeys || key < c.key_dim) state[4 * g + i].store(stored + static_cast<std::int64_t>(key) * c.value_dim);
-    }
+  if (mine) store(stored);
 }
 
 template <class T, class State, bool kWholeKeys>
 void launch_follow(OpContext& context, const DeltaCall<T, State>& c, bool one_token_a_row, int too_many) {
+  const bool ahead = !one_token_a_row || c.kept.tokens;
   const int slices = (c.value_dim + Lanes<State>::kColumns - 1) / Lanes<State>::kColumns;
   const int tasks = c.num_rows * c.heads * slices;
   // Few tasks are spread over as many multiprocessors as there are; the bits are the same.
   const int warps = tasks < 1024 ? 1 : kMostWarps;
   const int blocks = (tasks + warps - 1) / warps;
-  if (one_token_a_row) {
-    launch_kernel(context, follow<T, State, kWholeKeys, false>, blocks, warps * kWarp, 0, c, slices, tasks, too_many);
-  } else {
+  if (ahead) {
     launch_kernel(context, follow<T, State, kWholeKeys, true>, blocks, warps * kWarp, 0, c, slices, tasks, too_many);
+  } else {
+    launch_kernel(context, follow<T, State, kWholeKeys, false>, blocks, warps * kWarp, 0, c, slices, tasks, too_many);
   }
 }
 

@@ -16,6 +16,7 @@ struct DeltaCall {
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0, slot_stride = 0;
   const float *decay = nullptr, *beta = nullptr;
   const std::int32_t *offsets = nullptr, *positions = nullptr, *slots = nullptr, *read_slots = nullptr;
+  KeptStates kept = {};
   State* state = nullptr;
   int num_rows = 0, key_heads = 0, heads = 0, key_dim = 0, value_dim = 0;
   float scale = 1, norm_epsilon = 0;
@@ -26,6 +27,9 @@ struct DeltaCall {
   }
   __device__ State* state_of(int row, int head) const { return in_slot(slots[row], head); }
   __device__ const State* old_state_of(int row, int head) const { return in_slot(read_slots[row], head); }
+  // Tokens of the row after which its state is kept too; 0: it is not.
+  __device__ int kept_tokens_of(int row) const { return kept.tokens ? kept.tokens[row] : 0; }
+  __device__ State* kept_state_of(int row, int head) const { return in_slot(kept.slots[row], head); }
   __device__ State* in_slot(std::int64_t slot, int head) const {
     return state + slot * slot_stride + static_cast<std::int64_t>(head) * key_dim * value_dim;
   }
@@ -49,6 +53,7 @@ DeltaCall<T, State> delta_call_of(const DeltaRuleArgs& args) {
   c.positions = args.positions;
   c.slots = args.slots;
   c.read_slots = args.read_slots ? args.read_slots : args.slots;
+  c.kept = args.kept;
   c.state = args.state.data<State>();
   c.num_rows = args.rows.num_rows;
   c.key_heads = static_cast<int>(args.k.dim(1));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -81,6 +82,7 @@ struct Part {
   std::int64_t done;
   std::int32_t count, slot;
   std::int32_t from = -1;  // the slot of the state before; -1: `slot`
+  std::int32_t kept = 0, kept_slot = 0;
 };
 
 template <class T>
@@ -120,7 +122,7 @@ template <class T>
 void run(Host& host, const Sizes& z, const std::vector<Part>& parts, States<T>& states, Guarded& out) {
   const std::int64_t keys = z.key_heads * z.key_dim, values = z.heads * z.value_dim;
   std::vector<float> x, decay, beta;
-  std::vector<std::int32_t> offsets = {0}, positions, slots, read_slots;
+  std::vector<std::int32_t> offsets = {0}, positions, slots, read_slots, kept, kept_slots;
   const auto append = [](std::vector<float>& to, const std::vector<float>& from, std::int64_t at, std::int64_t count) {
     to.insert(to.end(), from.begin() + at * count, from.begin() + (at + 1) * count);
   };
@@ -136,6 +138,8 @@ void run(Host& host, const Sizes& z, const std::vector<Part>& parts, States<T>& 
     offsets.push_back(offsets.back() + part.count);
     slots.push_back(part.slot);
     read_slots.push_back(part.from < 0 ? part.slot : part.from);
+    kept.push_back(part.kept);
+    kept_slots.push_back(part.kept_slot);
   }
   const auto heads_view = [&](float* from, std::int64_t heads, std::int64_t width, std::int64_t stride) {
     TensorView view(from, DType::f32, {offsets.back(), heads, width});
@@ -156,6 +160,8 @@ void run(Host& host, const Sizes& z, const std::vector<Part>& parts, States<T>& 
   args.state = states.view();
   args.slots = slots.data();
   args.read_slots = read_slots.data();
+  if (std::any_of(kept.begin(), kept.end(), [](std::int32_t n) { return n > 0; }))
+    args.kept = {kept.data(), kept_slots.data()};
   args.out = heads_view(out.view().template data<float>(), z.heads, z.value_dim, out.view().stride(0));
   const Status done = delta_rule(host.context(), args);
   ASSERT_TRUE(done) << done.error().message;
@@ -225,6 +231,39 @@ TEST(DeltaRule, BitsDependNeitherOnStepsNorOnOtherRows) {
   on_every_target([&] {
     expect_the_same_bits<float>({2, 4, 33, 48});
     expect_the_same_bits<BFloat16>({2, 2, 32, 32});
+  });
+}
+
+template <class T>
+void expect_kept_states(const Sizes& z) {
+  Host host(2);
+  const Sequence a(z, 9, 1), b(z, 30, 21);
+  const auto bytes = static_cast<std::size_t>(z.heads * z.key_dim * z.value_dim) * sizeof(T);
+  for (const std::int64_t done : {0, 4}) {
+    for (const std::int32_t count : {2, 20}) {
+      for (const std::int32_t kept : {1, 2, 13, 20}) {
+        if (kept > count) continue;
+        States<T> before(z);
+        Guarded first(done + 1, z.heads * z.value_dim);
+        if (done > 0) run(host, z, {{&b, 0, static_cast<std::int32_t>(done), 1}}, before, first);
+        States<T> states = before, plain = before, cut = before;
+        Guarded out(9 + count, z.heads * z.value_dim), whole(count, z.heads * z.value_dim),
+            part(kept, z.heads * z.value_dim);
+        run(host, z, {{&a, 0, 9, 0}, {&b, done, count, 1, 1, kept, 2}}, states, out);
+        run(host, z, {{&b, done, count, 1}}, plain, whole);
+        run(host, z, {{&b, done, kept, 2, 1}}, cut, part);
+        for (std::int64_t t = 0; t < count; ++t) ASSERT_TRUE(out.row_equals(9 + t, whole, t));
+        ASSERT_EQ(std::memcmp(states.slot(1), plain.slot(1), bytes), 0);
+        ASSERT_EQ(std::memcmp(states.slot(2), cut.slot(2), bytes), 0) << kept << " of " << count;
+      }
+    }
+  }
+}
+
+TEST(DeltaRule, KeepsWhatAShorterRowWouldEndWith) {
+  on_every_target([&] {
+    expect_kept_states<float>({2, 4, 33, 48});
+    expect_kept_states<BFloat16>({2, 2, 32, 32});
   });
 }
 
