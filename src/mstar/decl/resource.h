@@ -64,7 +64,8 @@ struct RecurrentState {  // one slot of each tensor per (request, label); slot 0
   // that use this state run ahead. Costs its memory twice. False: updated in place.
   bool double_buffered = false;
   // Copies kept beside the pages of a PagedKv, so that its prefix cache serves components with this state too, and the
-  // grid of tokens at which they are taken: a multiple of the page. 0: none, and no prefix cache.
+  // grid of tokens at which they are taken: a multiple of the page. 0: none, and no prefix cache. Most are taken while
+  // a step passes them: the components with this state write what resource::StateSlots::kept names.
   int snapshots = 0;
   int snapshot_tokens = 0;
 };

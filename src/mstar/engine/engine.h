@@ -149,6 +149,8 @@ class Engine {
   Result<bool> open(Candidate& candidate);
   void admit_part(Step& step, Candidate& candidate, int tokens, Prepared& out);
   RowDemand part_of(Step& step, const Candidate& candidate, int tokens) const;
+  // Has the part's step keep the row's states where they are to be kept before its end.
+  void keep_in_passing(const Candidate& candidate, resource::RowDemand& part);
   // Returns the snapshot in which the row's states are to be kept, or -1.
   int commit_part(Step& step, int row);
   void save_states(Step& step, int row, int snapshot);

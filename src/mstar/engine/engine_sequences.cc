@@ -149,9 +149,12 @@ void Engine::admit_part(Step& step, Candidate& candidate, int tokens, Prepared& 
   Result<resource::Admit> admitted = resource::Admit::wait;
   if (tokens > 0 && (!row.ahead || tokens == candidate.num_left())) {
     RowDemand part = part_of(step, candidate, tokens);
-    const resource::StepRow claim{row.request, part.resources, row.ahead};
-    admitted = admit(row, claim);
-    if (admitted && *admitted == resource::Admit::ok) return add_admitted(step, std::move(row), std::move(part), claim);
+    admitted = admit(row, {row.request, part.resources, row.ahead});
+    if (admitted && *admitted == resource::Admit::ok) {
+      keep_in_passing(candidate, part.resources);
+      const resource::StepRow claim{row.request, part.resources, row.ahead};
+      return add_admitted(step, std::move(row), std::move(part), claim);
+    }
   }
   sequences_->close(row.request);
   if (admitted) {
@@ -159,6 +162,14 @@ void Engine::admit_part(Step& step, Candidate& candidate, int tokens, Prepared& 
   } else {
     out.failed.push_back({row.request, std::move(admitted.error()), {}, {}, row.tag, false, {}});
   }
+}
+
+// A snapshot where the part ends is copied when it has ended: a step of one token a row keeps nothing itself.
+void Engine::keep_in_passing(const Candidate& candidate, resource::RowDemand& part) {
+  const int kept = candidate.open.keep_at - candidate.open.begin;
+  if (kept <= 0 || kept >= part.tokens) return;
+  part.kept_snapshot = sequences_->reserve_snapshot(candidate.row.request, part.label);
+  if (part.kept_snapshot >= 0) part.kept_tokens = kept;
 }
 
 // First what must be computed again, then the row's own.

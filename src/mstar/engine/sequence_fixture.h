@@ -57,6 +57,7 @@ struct Kernel {
   std::int32_t* tokens;
   std::vector<const float*> states_before;  // of each row, where there are any
   std::vector<float*> states;
+  std::vector<std::pair<int, float*>> kept;  // after so many tokens there too
 
   float& cell(int row, int position) const {
     const std::int32_t page = kv.page_table[row * kv.max_pages + position / kv.page_tokens];
@@ -70,6 +71,7 @@ struct Kernel {
         cell(r, positions[t]) = static_cast<float>(ids[t]);
         if (!states.empty())
           *states[at] = static_cast<float>(next_state(static_cast<std::int64_t>(*states[at]), ids[t]));
+        if (!kept.empty() && t + 1 - offsets[at] == kept[at].first) *kept[at].second = *states[at];
       }
       if (outputs[at] < 0) continue;
       std::int64_t sum = states.empty() ? 0 : static_cast<std::int64_t>(*states[at]);
@@ -132,6 +134,8 @@ class Body final : public ComponentBody {
       for (std::size_t r = 0; r < static_cast<std::size_t>(step.num_rows()); ++r) {
         kernel.states_before.push_back(states + slots.read_index_on_host(step.plan_slot())[r]);
         kernel.states.push_back(states + slots.write_index_on_host(step.plan_slot())[r]);
+        if (const KeptStates kept = slots.kept_on_host(step.plan_slot()); kept.tokens)
+          kernel.kept.emplace_back(kept.tokens[r], states + kept.slots[r]);
       }
     }
     kernel.ids = step.input(0).data<std::int32_t>();

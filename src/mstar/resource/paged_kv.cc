@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "mstar/base/check.h"
 
@@ -67,8 +68,10 @@ Status PagedKvPool::add_request(RequestId request, const decl::RequestParams& pa
 void PagedKvPool::remove_request(RequestId request) {
   const auto it = requests_.find(request);
   if (it == requests_.end()) return;
-  for (Sequence& sequence : it->second.sequences)
+  for (Sequence& sequence : it->second.sequences) {
     for (const std::int32_t page : sequence.pages) release_page(page);
+    drop_kept(sequence);
+  }
   end_building(it->second);
   if (index_) index_->let_go(it->second.root);
   if (!limits_.on_demand) claimed_pages_ -= pages_per_sequence() * static_cast<int>(spec_.labels.size());
@@ -168,16 +171,18 @@ int PagedKvPool::commit(const StepRow& row, std::span<const std::int32_t> ids) {
   if (!sequence->end_oldest()) {
     const int num_new = row.demand.tokens - row.demand.recomputed;
     sequence->num_new_in_flight -= num_new;
-    sequence->committed_tokens += row.demand.tokens;
+    const int begin = std::exchange(sequence->committed_tokens, sequence->committed_tokens + row.demand.tokens);
     if (num_new != static_cast<int>(ids.size())) {
       sequence->opaque = true;
       sequence->text.clear();
     } else if (!sequence->opaque) {
       sequence->text.insert(sequence->text.end(), ids.begin(), ids.end());
       seal(request, *sequence);
+      if (row.demand.kept_tokens > 0) give_kept(*sequence, begin + row.demand.kept_tokens);
       snapshot = take_snapshot(*sequence, row.demand);
     }
   }
+  if (row.demand.kept_tokens > 0) drop_kept(*sequence);
   settle(request);
   return snapshot;
 }
@@ -187,6 +192,7 @@ void PagedKvPool::rollback(const StepRow& row) {
   if (!sequence) return;
   Request& request = requests_.at(row.request);
   end_building(request);
+  if (row.demand.kept_tokens > 0) drop_kept(*sequence);
   if (!sequence->end_oldest()) {
     sequence->planned_tokens -= row.demand.tokens;
     sequence->num_new_in_flight -= row.demand.tokens - row.demand.recomputed;

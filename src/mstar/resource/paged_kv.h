@@ -31,7 +31,8 @@ struct OpenRow {
   int num_missing = 0;  // tokens of the label's text from there on, to be computed again before the row's own
   int num_found = 0;    // of the row's own tokens, the first: they stand now, found in the cache
   int snapshot = -1;    // what the state beside the pages is to be restored from before the row runs; -1: it stands
-  int cut_at = 0;       // the part that runs next must not go beyond, for a snapshot is to be taken there; 0: anywhere
+  int keep_at = 0;      // the state is to be kept after so many tokens of the label; 0: nowhere
+  int cut_at = 0;       // the part that runs next must not go beyond, for another snapshot follows keep_at; 0: anywhere
 };
 
 // A fork shares pages; a page is copied when one of its owners is about to write into it, or when the prefix cache
@@ -45,8 +46,9 @@ struct OpenRow {
 // Where other state follows the tokens (PoolLimits::state_snapshots > 0), pages alone are not enough to go on from. The
 // index then gives some pages the number of a snapshot of that state, and a row takes over pages up to the last one
 // that has one. Snapshots are taken where rows end at a multiple of snapshot_tokens, which parts of prompts prefer
-// (token_budget.h), and where a part is cut for them (OpenRow::cut_at): where a text leaves another one that goes on
-// differently, and near the end of a prompt. Each of these must be snapshot_tokens / 4 from the one before.
+// (token_budget.h), and at OpenRow::keep_at, by the step that passes it or ends there: where a text leaves another one
+// that goes on differently, and near the end of a prompt. Each of these must be snapshot_tokens / 4 from the one
+// before.
 //
 // Claims: a request gets its worst case when it is added. With PoolLimits::on_demand it gets nothing but, at its first
 // row, the promise of pages for its prompt and the first tokens of its answer, beside those promised to others; pages
@@ -80,8 +82,12 @@ class PagedKvPool final : public Resource {
   Result<OpenRow> open(const SequenceRow& row);
   // A row that was opened and not admitted.
   void close(RequestId request);
-  // `ids` of the row's tokens but the recomputed ones. Returns the snapshot in which the state after these tokens is to
-  // be kept, or -1.
+  // For an admitted row that passes OpenRow::keep_at: the number of the snapshot in which its step is to keep the state
+  // there (RowDemand::kept_snapshot), which is nobody's until the row is committed or rolled back. -1: rows in flight
+  // have all that there are.
+  int reserve_snapshot(RequestId request, int label);
+  // `ids` of the row's tokens but the recomputed ones. What the step kept belongs to the text now. Returns the snapshot
+  // in which the state after these tokens is to be kept too, or -1.
   int commit(const StepRow& row, std::span<const std::int32_t> ids);
   // Valid until the label's next commit.
   std::span<const std::int32_t> text(RequestId request, int label) const;
@@ -125,7 +131,8 @@ class PagedKvPool final : public Resource {
       bool keep_pages = true;
     };
     std::optional<Cut> cut;   // to come
-    int snapshot_at = 0;      // OpenRow::cut_at of the row that was opened last
+    int snapshot_at = 0;      // OpenRow::keep_at of the row that was opened last
+    int kept_snapshot = -1;   // that the row in flight keeps
     int last_snapshot = 0;    // tokens before the last one that was taken or restored
     int answer_snapshot = 0;  // likewise before the last one of single tokens
     void forget();
@@ -215,10 +222,19 @@ class PagedKvPool final : public Resource {
   // ---- snapshots of the state beside the pages (paged_kv_snapshots.cc)
   bool keeps_state() const { return index_ && limits_.state_snapshots > 0; }
   int least_gain() const { return std::max(spec_.page_tokens, limits_.snapshot_tokens / 4); }
-  // OpenRow::cut_at of a row that takes over the usable pages of the prefix.
-  int next_cut(const Sequence& sequence, const SequenceRow& row, const Prefix& prefix) const;
+  // OpenRow::keep_at and cut_at of a row that takes over the usable pages of the prefix.
+  struct Snaps {
+    int keep_at = 0, cut_at = 0;
+  };
+  Snaps next_snaps(const Sequence& sequence, const SequenceRow& row, const Prefix& prefix) const;
   // Of what stands now; what commit returns.
   int take_snapshot(Sequence& sequence, const RowDemand& demand);
+  // The one that a step kept `length` tokens into the text: now it is known, or of no use.
+  void give_kept(Sequence& sequence, int length);
+  void drop_kept(Sequence& sequence);
+  std::int32_t page_before(const Sequence& sequence, int tokens) const {
+    return sequence.pages[static_cast<std::size_t>(tokens / spec_.page_tokens - 1)];
+  }
 
   decl::PagedKv spec_;
   PoolLimits limits_;

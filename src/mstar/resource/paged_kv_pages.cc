@@ -67,9 +67,12 @@ void PagedKvPool::make_writable(Sequence& sequence, int begin, int end) {
 
 bool PagedKvPool::adds_up() const {
   std::vector<std::uint16_t> holders(static_cast<std::size_t>(num_pages_));
+  int num_kept = 0;
   for (const auto& [id, request] : requests_)
-    for (const Sequence& sequence : request.sequences)
+    for (const Sequence& sequence : request.sequences) {
       for (const std::int32_t page : sequence.pages) ++holders[static_cast<std::size_t>(page)];
+      num_kept += sequence.kept_snapshot >= 0;
+    }
   std::vector<bool> is_free(static_cast<std::size_t>(num_pages_));
   for (const std::int32_t page : free_) {
     if (is_free[static_cast<std::size_t>(page)]) return false;
@@ -83,7 +86,9 @@ bool PagedKvPool::adds_up() const {
     if (free ? owned || sealed : !owned && !sealed) return false;
     num_idle += !owned && sealed;
   }
-  return !is_free[0] && holders[0] == 0 && (!index_ || (index_->num_idle() == num_idle && index_->snapshots_add_up()));
+  if (is_free[0] || holders[0] > 0) return false;
+  return !index_ ||
+         (index_->num_idle() == num_idle && index_->num_taken_snapshots() == num_kept && index_->snapshots_add_up());
 }
 
 void PagedKvPool::copy_page(std::int32_t from, std::int32_t to) {

@@ -47,11 +47,13 @@ Result<OpenRow> PagedKvPool::open(const SequenceRow& row) {
                    promise(row.request, request, *sequence, row,
                            std::span(prefix.pages).first(static_cast<std::size_t>(prefix.num_usable))));
   if (!promised) return out;
-  sequence->snapshot_at = matches ? next_cut(*sequence, row, prefix) : 0;
+  const Snaps snaps = matches ? next_snaps(*sequence, row, prefix) : Snaps{};
+  sequence->snapshot_at = snaps.keep_at;
   const bool waits = matches && waits_for_others(request, *sequence, row, prefix);
   if (waits && keeps_state()) return out;  // perhaps there is a later snapshot then
   take_over(request, *sequence, row, prefix, missing, out);
-  out.cut_at = sequence->snapshot_at;
+  out.keep_at = snaps.keep_at;
+  out.cut_at = snaps.cut_at;
   out.ready = !waits;
   return out;
 }
@@ -134,8 +136,8 @@ bool PagedKvPool::waits_for_others(Request& request, const Sequence& sequence, c
     if (is_known) node = index_->node_of(prefix.pages[static_cast<std::size_t>(page - before)]);
   }
   if (!own) return false;
-  const int grid = snapshot_grid(), cut = sequence.snapshot_at;
-  const int next = cut ? std::min(cut, (first * spec_.page_tokens / grid + 1) * grid) : 0;
+  const int grid = snapshot_grid(), at = sequence.snapshot_at;
+  const int next = at ? std::min(at, (first * spec_.page_tokens / grid + 1) * grid) : 0;
   if (building_.try_emplace(*own, Building{row.request, next}).second) request.building = own;
   return false;
 }

@@ -125,16 +125,32 @@ std::int32_t PrefixIndex::evict() {
   return page;
 }
 
-int PrefixIndex::add_snapshot(std::int32_t page) {
-  MSTAR_CHECK(node_of(page) != kNone && snapshot_of(page) < 0 && !snapshots_.empty());
-  if (free_snapshots_.empty())
-    drop_snapshot(std::min_element(snapshots_.begin(), snapshots_.end(), [](const Snapshot& a, const Snapshot& b) {
-                    return a.used_at < b.used_at;
-                  })->page);
-  const int added = free_snapshots_.back();
+int PrefixIndex::take_snapshot() {
+  if (free_snapshots_.empty()) {
+    const auto age = [](const Snapshot& each) { return each.page ? each.used_at : ~std::uint64_t{0}; };
+    const auto oldest = std::min_element(snapshots_.begin(), snapshots_.end(),
+                                         [&](const Snapshot& a, const Snapshot& b) { return age(a) < age(b); });
+    if (oldest == snapshots_.end() || oldest->page == 0) return -1;
+    drop_snapshot(oldest->page);
+  }
+  const int taken = free_snapshots_.back();
   free_snapshots_.pop_back();
-  snapshots_[static_cast<std::size_t>(added)] = {.page = page, .used_at = ++clock_};
-  return at(page).snapshot = added;
+  ++num_taken_snapshots_;
+  return taken;
+}
+
+void PrefixIndex::give_back_snapshot(int snapshot) {
+  MSTAR_CHECK(num_taken_snapshots_ > 0 && snapshots_[static_cast<std::size_t>(snapshot)].page == 0);
+  --num_taken_snapshots_;
+  free_snapshots_.push_back(snapshot);
+}
+
+void PrefixIndex::give_snapshot(int snapshot, std::int32_t page) {
+  Snapshot& given = snapshots_[static_cast<std::size_t>(snapshot)];
+  MSTAR_CHECK(num_taken_snapshots_ > 0 && given.page == 0 && node_of(page) != kNone && snapshot_of(page) < 0);
+  --num_taken_snapshots_;
+  given = {.page = page, .used_at = ++clock_};
+  at(page).snapshot = snapshot;
 }
 
 void PrefixIndex::use_snapshot(std::int32_t page) {
@@ -162,7 +178,8 @@ bool PrefixIndex::snapshots_add_up() const {
     ++named[static_cast<std::size_t>(snapshot)];
   }
   for (const int snapshot : free_snapshots_) ++named[static_cast<std::size_t>(snapshot)];
-  return std::all_of(named.begin(), named.end(), [](int count) { return count == 1; });
+  const bool once = std::all_of(named.begin(), named.end(), [](int count) { return count <= 1; });
+  return once && std::count(named.begin(), named.end(), 0) == num_taken_snapshots_;
 }
 
 }  // namespace mstar::resource

@@ -47,15 +47,23 @@ class PrefixIndex {
   // ---- snapshots, numbered from 0
   // Of a page; -1: it has none.
   int snapshot_of(std::int32_t page) const { return pages_[static_cast<std::size_t>(page)].snapshot; }
-  // Gives a page of the tree, that has none, the number of a free one or else of the one that was used longest ago.
-  int add_snapshot(std::int32_t page);
+  // Takes a free number, or else that of the page's whose was used longest ago: no page's until it is given to one or
+  // back. -1: all are taken.
+  int take_snapshot();
+  void give_back_snapshot(int snapshot);
+  // To a page of the tree that has none.
+  void give_snapshot(int snapshot, std::int32_t page);
   // It was found by another text, or again: it is the last to go.
   void use_snapshot(std::int32_t page);
   // Whether it has been since it was added.
   bool was_used(std::int32_t page) const;
   void drop_snapshot(std::int32_t page);
-  int num_snapshots() const { return static_cast<int>(snapshots_.size() - free_snapshots_.size()); }
-  // Whether each is free or of one page of the tree that names it. Cost: O(pages).
+  // Of pages.
+  int num_snapshots() const {
+    return static_cast<int>(snapshots_.size() - free_snapshots_.size()) - num_taken_snapshots_;
+  }
+  int num_taken_snapshots() const { return num_taken_snapshots_; }
+  // Whether each is free, taken, or of one page of the tree that names it. Cost: O(pages).
   bool snapshots_add_up() const;
 
  private:
@@ -74,7 +82,7 @@ class PrefixIndex {
     int num_children = 0;
   };
   struct Snapshot {
-    std::int32_t page = 0;  // 0: free
+    std::int32_t page = 0;  // 0: free or taken
     std::uint64_t used_at = 0;
     bool was_used = false;
   };
@@ -94,6 +102,7 @@ class PrefixIndex {
   std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;  // idle ones, the longest at rest first
   std::vector<Snapshot> snapshots_;
   std::vector<int> free_snapshots_;
+  int num_taken_snapshots_ = 0;
   Node last_node_ = kNone;
   std::uint64_t clock_ = 0;
   int num_idle_ = 0;

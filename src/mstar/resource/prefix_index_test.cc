@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 
 namespace mstar::resource {
 namespace {
@@ -60,28 +61,59 @@ TEST(PrefixIndex, EvictsLeavesThatHaveRestedLongest) {
   EXPECT_EQ(index.num_idle(), 0);
 }
 
+int add_snapshot(PrefixIndex& index, std::int32_t page) {
+  const int taken = index.take_snapshot();
+  index.give_snapshot(taken, page);
+  return taken;
+}
+
 TEST(PrefixIndex, SnapshotsGoInTheOrderOfTheirUseAndWithTheirPages) {
   PrefixIndex index(1, 10, 2);
   const auto root = index.take_root("");
   for (int page = 1; page <= 4; ++page) index.add(root, Ids{page}, page);
   EXPECT_EQ(index.snapshot_of(1), -1);
-  EXPECT_EQ(index.add_snapshot(1), 0);
-  EXPECT_EQ(index.add_snapshot(2), 1);
+  EXPECT_EQ(add_snapshot(index, 1), 0);
+  EXPECT_EQ(add_snapshot(index, 2), 1);
   EXPECT_EQ(index.num_snapshots(), 2);
   EXPECT_FALSE(index.was_used(1));
   index.use_snapshot(1);
   EXPECT_TRUE(index.was_used(1));
-  EXPECT_EQ(index.add_snapshot(3), 1);
+  EXPECT_EQ(add_snapshot(index, 3), 1);
   EXPECT_EQ(index.snapshot_of(2), -1);
   EXPECT_EQ(index.snapshot_of(1), 0);
   index.drop_snapshot(1);
   EXPECT_EQ(index.num_snapshots(), 1);
-  EXPECT_EQ(index.add_snapshot(4), 0);
+  EXPECT_EQ(add_snapshot(index, 4), 0);
   index.set_idle(3, true);
   EXPECT_EQ(index.evict(), 3);
   EXPECT_EQ(index.snapshot_of(3), -1);
   EXPECT_EQ(index.num_snapshots(), 1);
   EXPECT_TRUE(index.snapshots_add_up());
+}
+
+TEST(PrefixIndex, ASnapshotThatIsTakenIsNobodysUntilItIsGiven) {
+  PrefixIndex index(1, 10, 2);
+  const auto root = index.take_root("");
+  for (int page = 1; page <= 3; ++page) index.add(root, Ids{page}, page);
+  add_snapshot(index, 1);
+  const int free = index.take_snapshot();
+  EXPECT_EQ(index.snapshot_of(1), 0) << "there was a free one";
+  const int taken = index.take_snapshot();
+  EXPECT_EQ(index.snapshot_of(1), -1);
+  EXPECT_EQ((std::set<int>{free, taken}), (std::set<int>{0, 1}));
+  EXPECT_EQ(index.take_snapshot(), -1);
+  EXPECT_EQ(index.num_snapshots(), 0);
+  EXPECT_TRUE(index.snapshots_add_up());
+  index.give_snapshot(taken, 2);
+  EXPECT_EQ(index.snapshot_of(2), taken);
+  EXPECT_EQ(index.num_snapshots(), 1);
+  EXPECT_EQ(index.take_snapshot(), taken) << "of a page, not one that is taken";
+  index.give_back_snapshot(free);
+  EXPECT_EQ(index.take_snapshot(), free);
+  index.give_back_snapshot(free);
+  index.give_back_snapshot(taken);
+  EXPECT_TRUE(index.snapshots_add_up());
+  EXPECT_EQ(PrefixIndex(1, 2, 0).take_snapshot(), -1);
 }
 
 // Beside a map from whole texts to pages, and one from pages to snapshots.
@@ -115,7 +147,7 @@ TEST(PrefixIndex, AgreesWithAMapOfWholeTexts) {
       snapshots.erase(std::min_element(snapshots.begin(), snapshots.end(), [](const auto& a, const auto& b) {
         return a.second.used_at < b.second.used_at;
       }));
-    const int number = index.add_snapshot(page);
+    const int number = add_snapshot(index, page);
     for (const auto& [other, each] : snapshots) ASSERT_NE(each.number, number) << other;
     ASSERT_TRUE(number >= 0 && number < kSnapshots);
     snapshots[page] = {number, now};

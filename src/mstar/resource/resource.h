@@ -27,6 +27,10 @@ struct RowDemand {
   int recomputed = 0;        // of `tokens`, the first: the label's text held them already, their pages were taken away
   bool starts_over = false;  // recurrent state begins from zeros: these tokens are the label's first
   bool ends = true;          // the row's last token is among them; before, there are no outputs and nothing is sampled
+  // After the first so many of `tokens` the step keeps the row's recurrent states too, in the snapshot of this number
+  // (PagedKvPool::reserve_snapshot); 0: it does not.
+  int kept_tokens = 0;
+  int kept_snapshot = -1;
 };
 
 // A row with an invalid request id pads a captured bucket: it is only planned, and lands on page 0 and slot 0.

@@ -442,6 +442,7 @@ TEST_F(ResourceTest, StatesAreSavedAndRestored) {
     launch(first, 5);
     pool.commit(first);
     pool.save(RequestId(1), 0, 0, {});
+    EXPECT_EQ(pool.kept(0).tokens, nullptr);
     launch(first, 70);
     if (doubled) launch(first, 900);  // ahead
     pool.commit(first);
@@ -465,6 +466,24 @@ TEST_F(ResourceTest, StatesAreSavedAndRestored) {
     launch(again, 30);
     EXPECT_EQ(x(pool.write_index_on_host(0)[0]), 3030);
     pool.commit(again);
+    // What a step keeps within a row.
+    StepRow passing = row(1, {.tokens = 9});
+    passing.demand.kept_tokens = 4;
+    passing.demand.kept_snapshot = 1;
+    ASSERT_TRUE(pool.admit(second) && pool.admit(passing));
+    plan(pool, {second, passing}, 0);
+    const KeptStates kept = pool.kept_on_host(0);
+    ASSERT_NE(kept.tokens, nullptr);
+    EXPECT_EQ(kept.tokens[0], 0);
+    EXPECT_EQ(kept.tokens[1], 4);
+    x(kept.slots[1]) = 777;
+    pool.commit(second);
+    pool.commit(passing);
+    pool.restore(RequestId(2), 0, 1, {});
+    launch(second, 1);
+    EXPECT_EQ(x(pool.write_index_on_host(0)[0]), 778);
+    EXPECT_EQ(pool.kept_on_host(0).tokens, nullptr);
+    pool.commit(second);
     pool.remove_request(RequestId(1));
     pool.save(RequestId(1), 0, 0, {});  // it is gone: the snapshot stays
     pool.restore(RequestId(1), 0, 0, {});

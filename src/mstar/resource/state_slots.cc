@@ -52,9 +52,9 @@ Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const s
   }
   for (int i = num_slots - 1; i > 0; --i) slots->free_.push_back(i);
   slots->plans_.resize(static_cast<std::size_t>(limits.num_plan_slots));
-  const std::size_t counts[] = {static_cast<std::size_t>(limits.max_rows), static_cast<std::size_t>(limits.max_rows)};
-  for (auto& plan : slots->plans_) {
-    MSTAR_TRY_ASSIGN(plan, PlanArrays::create(device, counts));
+  const std::vector<std::size_t> counts(num_snapshots > 0 ? 4 : 2, static_cast<std::size_t>(limits.max_rows));
+  for (Plan& plan : slots->plans_) {
+    MSTAR_TRY_ASSIGN(plan.arrays, PlanArrays::create(device, counts));
   }
   return slots;
 }
@@ -152,16 +152,34 @@ Status StateSlots::plan(const StepRows& rows, Stream stream) {
   if (rows.num_rows() > limits_.max_rows)
     return internal_error("a step of " + std::to_string(rows.num_rows()) + " rows is over the limit of '" + name_ +
                           "'");
-  const PlanArrays& arrays = plans_[rows.slot];
+  auto& [arrays, keeps] = plans_[rows.slot];
+  keeps =
+      std::any_of(rows.rows.begin(), rows.rows.end(), [](const StepRow& row) { return row.demand.kept_tokens > 0; });
   for (int r = 0; r < rows.num_rows(); ++r) {
     const State* const state = find(rows.rows[r]);
     if (!state && rows.rows[r].request.valid())
       return internal_error("a step plans a row that '" + name_ + "' does not know");
     arrays.host(kRead)[r] = state ? state->other : 0;
     arrays.host(kWrite)[r] = state ? state->current : 0;
+    if (!keeps) continue;
+    const RowDemand& demand = rows.rows[r].demand;
+    arrays.host(kKeptTokens)[r] = demand.kept_tokens;
+    arrays.host(kKeptSlots)[r] = demand.kept_tokens > 0 ? first_snapshot_ + demand.kept_snapshot : 0;
   }
   arrays.upload(static_cast<std::size_t>(rows.num_rows()), stream);
   return ok_status();
+}
+
+KeptStates StateSlots::kept(int slot) const {
+  const Plan& plan = plans_[slot];
+  if (!plan.keeps) return {};
+  return {plan.arrays.on_device(kKeptTokens), plan.arrays.on_device(kKeptSlots)};
+}
+
+KeptStates StateSlots::kept_on_host(int slot) const {
+  const Plan& plan = plans_[slot];
+  if (!plan.keeps) return {};
+  return {plan.arrays.host(kKeptTokens).data(), plan.arrays.host(kKeptSlots).data()};
 }
 
 Usage StateSlots::usage() const {

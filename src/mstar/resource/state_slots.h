@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mstar/resource/resource.h"
-#include "mstar/tensor/tensor.h"
+#include "mstar/tensor/kv_view.h"
 
 namespace mstar::resource {
 
@@ -48,15 +48,23 @@ class StateSlots final : public Resource {
   void restore(RequestId request, int label, int snapshot, Stream stream);
 
   // Slots of the planned rows [num_rows] i32: where each reads, and where it writes. One and the same in place.
-  const std::int32_t* read_index(int slot) const { return plans_[slot].on_device(kRead); }
-  const std::int32_t* write_index(int slot) const { return plans_[slot].on_device(kWrite); }
-  std::span<const std::int32_t> read_index_on_host(int slot) const { return plans_[slot].host(kRead); }
-  std::span<const std::int32_t> write_index_on_host(int slot) const { return plans_[slot].host(kWrite); }
+  const std::int32_t* read_index(int slot) const { return plans_[slot].arrays.on_device(kRead); }
+  const std::int32_t* write_index(int slot) const { return plans_[slot].arrays.on_device(kWrite); }
+  std::span<const std::int32_t> read_index_on_host(int slot) const { return plans_[slot].arrays.host(kRead); }
+  std::span<const std::int32_t> write_index_on_host(int slot) const { return plans_[slot].arrays.host(kWrite); }
+  // What the step must keep within the planned rows (RowDemand::kept_tokens): a component that lets its state have
+  // snapshots writes them. Steps of one token a row never have any.
+  KeptStates kept(int slot) const;
+  KeptStates kept_on_host(int slot) const;
   // All slots of one declared tensor: [num_slots, dims...].
   TensorView tensor(int index) const { return storage_[index].view(); }
 
  private:
-  enum Array { kRead, kWrite };
+  enum Array { kRead, kWrite, kKeptTokens, kKeptSlots };
+  struct Plan {
+    PlanArrays arrays;
+    bool keeps = false;  // of some row
+  };
   struct State {               // of one label
     std::int32_t current = 0;  // written by the last admitted row
     std::int32_t other = 0;    // what that row reads; equal to `current` in place
@@ -81,7 +89,7 @@ class StateSlots final : public Resource {
   std::vector<Tensor> storage_;
   std::vector<std::int32_t> free_;
   std::unordered_map<RequestId, std::vector<State>> requests_;  // by label
-  std::vector<PlanArrays> plans_;
+  std::vector<Plan> plans_;
 };
 
 }  // namespace mstar::resource

@@ -228,8 +228,8 @@ Result<DType> state_dtype(const ModelSource& source) {
   return std::move(bad_model("option state: '" + wanted + "' is neither f32 nor bf16")).with_field("state");
 }
 
-// Options state_snapshots and snapshot_tokens. By default as many as a fixed number of bytes holds, and a grid on which
-// what is computed again takes about as long as the step that a snapshot costs.
+// Options state_snapshots and snapshot_tokens. By default as many as a fixed number of bytes holds, and a grid of which
+// a quarter, the least that one may save, takes about as long to compute as a step of a few tokens.
 Status read_snapshots(const ModelSource& source, Qwen35Config& out) {
   constexpr std::int64_t kMostByDefault = 64, kMost = 4096, kMostTokens = 1 << 20;
   const bool on_cuda = source.backend == Backend::cuda;

@@ -78,7 +78,8 @@ class Stack final : public DecoderStack {
                                    {.conv = layer_of(slots.tensor(0), layer.index),
                                     .rule = layer_of(slots.tensor(1), layer.index),
                                     .slots = slots.write_index(slot),
-                                    .read_slots = slots.read_index(slot)}));
+                                    .read_slots = slots.read_index(slot),
+                                    .kept = slots.kept(slot)}));
       }
       MSTAR_TRY(layer.norm2.run(ops, x, normed));
       MSTAR_TRY(layer.mlp.run(ops, normed, x));
