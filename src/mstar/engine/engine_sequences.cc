@@ -135,12 +135,12 @@ void Engine::admit_sequences(Step& step, std::vector<RowInputs> rows, Prepared& 
   const std::vector<int> shares = share_tokens(wishes, budget);
   for (std::size_t i = 0; i < candidates.size(); ++i)
     if (shares[i] > 0) admit_part(step, candidates[i], shares[i], out);
-  // What rows did not take that must wait after all is for those that got nothing.
+  // What rows did not take that must wait after all is for those that got nothing, and there is always somebody.
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     if (shares[i] > 0) continue;
-    const bool room = step.num_rows() < limits.max_rows;
-    const int part = room ? largest_part(wishes[i], limits.max_tokens - step.rows.num_tokens(), budget) : 0;
-    admit_part(step, candidates[i], part, out);
+    const int left = step.num_rows() < limits.max_rows ? limits.max_tokens - step.rows.num_tokens() : 0;
+    const auto part = step.num_rows() > 0 ? late_part : largest_part;
+    admit_part(step, candidates[i], part(wishes[i], left, budget), out);
   }
 }
 

@@ -29,6 +29,16 @@ TEST_F(Sequences, AnswersDoNotDependOnThePartsOrOnTheOthers) {
   }
 }
 
+TEST_F(Sequences, PromptsOfLessThanHalfAStepAreNotCut) {
+  for (const bool async : {false, true}) {
+    ASSERT_TRUE(make({.chunk_tokens = 64, .prefix_cache = false, .run_ahead = async, .async = async}));
+    std::vector<Ask> asks;
+    for (int i = 0; i < 7; ++i) asks.push_back({.prompt = ids(25 + i, i), .max_tokens = 3});
+    expect_all(asks, run(asks));
+    EXPECT_EQ(seen_.num_parts, 0);
+  }
+}
+
 TEST_F(Sequences, ACommonPrefixIsComputedOnce) {
   ASSERT_TRUE(make({}));
   std::vector<Ask> asks = {{.prompt = ids(42, 1), .max_tokens = 6}};

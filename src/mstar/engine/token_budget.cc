@@ -15,16 +15,26 @@ int largest_part(const TokenWish& row, int tokens, const StepBudget& budget) {
   return std::max(0, end / budget.grain * budget.grain - row.begin);
 }
 
+int late_part(const TokenWish& row, int tokens, const StepBudget& budget) {
+  const int part = largest_part(row, tokens, budget);
+  return part == row.tokens || part >= budget.least_share ? part : 0;
+}
+
 namespace {
 
-// How many of the rows, the first ones first, can share `tokens` so that each gets `least` or what it wants.
-std::size_t num_that_join(std::span<const TokenWish> rows, std::span<const std::size_t> order, int tokens, int least) {
-  std::int64_t wanted = 0;
-  for (std::size_t n = 0; n < order.size(); ++n) {
-    wanted += std::min(rows[order[n]].tokens, least);
-    if (wanted > tokens) return std::max<std::size_t>(n, 1);
+// Those of the rows that share `tokens` so that each gets `least` or what it wants: the first one, and who fits in
+// beside those before.
+std::vector<std::size_t> that_join(std::span<const TokenWish> rows, std::span<const std::size_t> order, int tokens,
+                                   int least) {
+  std::vector<std::size_t> out;
+  std::int64_t left = tokens;
+  for (const std::size_t i : order) {
+    const int wanted = std::min(rows[i].tokens, least);
+    if (!out.empty() && wanted > left) continue;
+    left -= wanted;
+    out.push_back(i);
   }
-  return order.size();
+  return out;
 }
 
 }  // namespace
@@ -54,7 +64,7 @@ std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget&
     --rows_left;
   }
   if (static_cast<int>(longer.size()) > rows_left) longer.resize(static_cast<std::size_t>(rows_left));
-  longer.resize(num_that_join(rows, longer, left, budget.least_share));
+  longer = that_join(rows, longer, left, budget.least_share);
   std::vector<std::size_t> by_wish = longer;
   std::stable_sort(by_wish.begin(), by_wish.end(),
                    [&](std::size_t a, std::size_t b) { return rows[a].tokens < rows[b].tokens; });

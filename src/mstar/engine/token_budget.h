@@ -15,8 +15,9 @@ struct StepBudget {
   int rows = 0;
   int grain = 1;  // at most `tokens`; what does not end a row ends at a multiple of it
   int grid = 0;   // > 0: a multiple of the grain; parts end at multiples of it where that keeps half of them
-  // Longer rows join the step, the first ones first, as long as each of them gets this much or all that it wants:
-  // prompts that come together are then done one after the other, not all of them at the end.
+  // A longer row joins the step, the first ones first, if beside those that did it gets this much or all that it wants:
+  // prompts that come together are then done one after the other, not all of them at the end, and short ones need not
+  // wait for long ones.
   int least_share = 1;
 };
 
@@ -28,5 +29,9 @@ std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget&
 
 // The most that the row takes of `tokens`: all that it wants, or up to a multiple of the grid or else of the grain.
 int largest_part(const TokenWish& row, int tokens, const StepBudget& budget);
+
+// Of what a step has left for a row that did not join it: all that it wants or least_share at least, else 0. A row
+// whose part is in flight cannot join the step behind this one, where it would get more.
+int late_part(const TokenWish& row, int tokens, const StepBudget& budget);
 
 }  // namespace mstar::engine

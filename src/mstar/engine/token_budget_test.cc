@@ -33,6 +33,22 @@ TEST(TokenBudget, PromptsThatComeTogetherAreDoneOneAfterTheOther) {
             (Shares{1408, 640, 0}));
 }
 
+TEST(TokenBudget, ShortPromptsDoNotWaitForLongOnes) {
+  const StepBudget budget{.tokens = 2048, .rows = 8, .grain = 16, .least_share = 1024};
+  const std::vector<TokenWish> behind_two = {{9, 1}, {0, 100'000}, {0, 100'000}, {0, 640}, {0, 640}, {0, 90}};
+  EXPECT_EQ(share_tokens(behind_two, budget), (Shares{1, 1312, 0, 640, 0, 90}));
+  const std::vector<TokenWish> behind_equals = {{0, 640}, {0, 640}, {0, 640}, {0, 640}, {0, 100}};
+  EXPECT_EQ(share_tokens(behind_equals, budget), (Shares{640, 640, 640, 0, 100}));
+}
+
+TEST(TokenBudget, WhatIsLeftOfAStepIsNoReasonToBeginAPrompt) {
+  const StepBudget budget{.tokens = 2048, .rows = 8, .grain = 16, .least_share = 1024};
+  EXPECT_EQ(late_part({0, 640}, 128, budget), 0);
+  EXPECT_EQ(late_part({0, 100}, 128, budget), 100);
+  EXPECT_EQ(late_part({0, 5000}, 1030, budget), 1024);
+  EXPECT_EQ(late_part({0, 5000}, 1020, budget), 0);
+}
+
 TEST(TokenBudget, PartsEndAtMultiplesOfTheGrainWhereverTheyBegin) {
   EXPECT_EQ(share_tokens(std::vector<TokenWish>{{5, 100}}, {.tokens = 30, .rows = 1, .grain = 16}), (Shares{27}));
   EXPECT_EQ(share_tokens(std::vector<TokenWish>{{5, 100}}, {.tokens = 16, .rows = 1, .grain = 16}), (Shares{11}));
