@@ -95,6 +95,15 @@ class Hybrid(unittest.TestCase):
                 for _ in range(2):
                     self.assertEqual(model.complete(prompt, cache_salt=salt, **fields), (wanted, found), length)
 
+    def test_a_snapshot_costs_no_step(self):
+        model = self.start(state_snapshots=32, snapshot_tokens=GRID)
+        for number, length in enumerate((100, 300)):
+            prompt = ids(length, 30 + number)
+            for turn, found in enumerate((0, tail(length), tail(length))):
+                steps = 3 * number + turn + 1
+                self.assertEqual(model.complete(prompt, max_tokens=1)[1], found)
+                self.assertEqual(model.metric("mstar_steps_total", lambda n: n >= steps), steps)
+
     def test_a_talk_of_many_turns(self):
         """Each turn's prompt is the last one's, its answer, and more: the answer's own snapshots help too."""
         bare, model = self.both()
