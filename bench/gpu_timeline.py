@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Where the device's time goes while Whisper serves: a timeline of every kernel (bench/kernel_trace.cc), cut into steps.
+
+    gpu_timeline.py --mstar ./mstar --model models/whisper-large-v3 --trace ./libkernel_trace.so [--clients 32] [-- SERVE FLAGS]
+    gpu_timeline.py --read FILE        (a trace that is there already)
+
+Serves the model with random weights, sends requests one after the other and then from --clients at once, and prints: one request's phases with the time
+in which the device did nothing; for the encoder and for a decoder's step at 1 and at most rows, each kernel's number, time and the gap in front of it.
+Kernels are told apart a little slower than they run alone: about 1 us each is the tracer's.
+"""
+import argparse
+import collections
+import json
+import os
+import pathlib
+import re
+import statistics
+import sys
+
+import gpu_bench
+
+
+def read(path):
+    """(begin us, end us, what, name) in order of time."""
+    out = []
+    for line in open(path, errors="replace"):
+        kind, begin, end, rest = line.rstrip("\n").split(" ", 3)
+        if kind == "kernel":
+            blocks, threads, name = rest.split(" ", 2)
+            out.append((int(begin) / 1e3, int(end) / 1e3, kind, short(name) + " [%s x %s]" % (blocks, threads)))
+        else:
+            out.append((int(begin) / 1e3, int(end) / 1e3, kind, "%s %s" % (kind, rest)))
+    out.sort()
+    return out
+
+
+def short(name):
+    for noise in ("mstar::", "(anonymous namespace)::", "<unnamed>::", "void ", "cuda::"):
+        name = name.replace(noise, "")
+    name = re.sub(r"\(.*", "", name)
+    return re.sub(r"\s+", " ", name)[:76]
+
+
+
+
+def steps_of(events):
+    """[kind, events]: kernels up to the next beginning. A cross step begins with the product in front of its first store, so it is found backwards."""
+    steps = []
+    for event in events:
+        name = event[3].lower()
+        kind = None
+        if event[2] == "kernel":
+            if "embed" in name:
+                kind = "decoder"
+            elif any(word in name for word in ("gather", "im2col", "unfold")) and (not steps or steps[-1][0] != "encoder" or len(steps[-1][1]) > 60):
+                kind = "encoder"
+        if kind:
+            steps.append((kind, [event]))
+        elif steps:
+            steps[-1][1].append(event)
+    return steps
+
+
+def is_kernel(event):
+    return event[2] == "kernel"
+
+
+def busy(events):
+    total, until = 0.0, -1.0
+    for begin, end, *_ in events:
+        if end > until:
+            total += end - max(begin, until)
+            until = end
+    return total
+
+
+def table(title, steps, top=22):
+    """Mean of several steps of one kind."""
+    if not steps:
+        print("== %s: none" % title)
+        return
+    span = statistics.median(s[-1][1] - s[0][0] for s in steps)
+    work = statistics.median(busy(s) for s in steps)
+    print("== %s: %d steps, median span %.0f us, device busy %.0f us, %.0f kernels" % (
+        title, len(steps), span, work, statistics.median(sum(map(is_kernel, s)) for s in steps)))
+    spent, gaps, count = collections.Counter(), collections.Counter(), collections.Counter()
+    for step in steps:
+        until = step[0][0]
+        for begin, end, _, name in step:
+            spent[name] += end - begin
+            gaps[name] += max(0.0, begin - until)
+            count[name] += 1
+            until = max(until, end)
+    n = len(steps)
+    for name, value in sorted(spent.items(), key=lambda kv: -(kv[1] + gaps[kv[0]]))[:top]:
+        print("%9.1f us + gaps %8.1f  %6.1f x (%6.2f + %5.2f)  %s" % (
+            value / n, gaps[name] / n, count[name] / n, value / count[name], gaps[name] / count[name], name))
+
+
+def trim(step):
+    """Without the copies and idle time behind its last kernel."""
+    last = max((i for i, event in enumerate(step) if is_kernel(event)), default=-1)
+    return step[:last + 1]
+
+
+def report(events, marks):
+    alone = [e for e in events if marks is None or e[0] < marks]
+    steps = [(kind, trim(step)) for kind, step in steps_of(alone)]
+    # The last request of those that came one after the other: from its encoder on.
+    begins = [i for i, (kind, _) in enumerate(steps) if kind == "encoder"]
+    if len(begins) >= 2:
+        one = steps[begins[-2]:begins[-1]]
+        origin, until = one[0][1][0][0], None
+        print("== one request, us from its first kernel: begin, span, idle in front")
+        decoders = 0
+        for kind, step in one:
+            begin, end = step[0][0] - origin, step[-1][1] - origin
+            decoders += kind == "decoder"
+            if kind == "encoder" or decoders <= 4:
+                print("  %-8s at %8.0f  span %7.0f  idle %6.0f  busy %7.0f  %d kernels" % (
+                    kind, begin, end - begin, begin - until if until is not None else 0, busy(step), sum(map(is_kernel, step))))
+            until = end
+        print("  all      %8.0f; %d decoder steps; next request's encoder begins %.0f later" % (until, decoders, steps[begins[-1]][1][0][0] - origin - until))
+        table("encoder and cross keys, 1 window", [s for k, s in steps if k == "encoder"][-4:])
+        sizes = collections.Counter(sum(map(is_kernel, s)) for k, s in steps if k == "decoder")
+        usual = sizes.most_common(1)[0][0]
+        decode = [s for k, s in steps if k == "decoder" and sum(map(is_kernel, s)) == usual]
+        table("decoder step, 1 row", decode[-20:])
+        table("prompt's step, 1 row", [s for k, s in steps if k == "decoder" and sum(map(is_kernel, s)) != usual][-3:], 12)
+    if marks is None:
+        return
+    steps = [(kind, trim(step)) for kind, step in steps_of([e for e in events if e[0] >= marks])]
+    by_kind = collections.defaultdict(list)
+    for kind, step in steps:
+        by_kind[kind].append(step)
+    total = steps[-1][1][-1][1] - steps[0][1][0][0]
+    print("== %d ms of many clients: device busy %.1f %%, of which encoder and cross keys %.1f %%, decoder %.1f %%" % (
+        total / 1000, 100 * busy([e for e in events if e[0] >= marks]) / total, 100 * sum(busy(s) for s in by_kind["encoder"]) / total,
+        100 * sum(busy(s) for s in by_kind["decoder"]) / total))
+    longest = sorted(by_kind["encoder"], key=lambda s: s[-1][1] - s[0][0])
+    table("encoder and cross keys, the largest batches", longest[-3:])
+    sizes = collections.Counter(sum(map(is_kernel, s)) for s in by_kind["decoder"])
+    usual = sizes.most_common(1)[0][0]
+    decode = sorted((s for s in by_kind["decoder"] if sum(map(is_kernel, s)) == usual), key=busy)
+    table("decoder step, most rows", decode[-12:])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mstar", default="./mstar")
+    parser.add_argument("--model", default="models/whisper-large-v3")
+    parser.add_argument("--trace", default="./libkernel_trace.so")
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--read")
+    parser.add_argument("--mark", type=float)
+    parser.add_argument("serve", nargs="*")
+    args = parser.parse_args()
+    if args.read:
+        report(read(args.read), args.mark)
+        return
+    path = "/tmp/kernel_trace.txt"
+    os.environ.update(CUDA_INJECTION64_PATH=str(pathlib.Path(args.trace).resolve()), KERNEL_TRACE=path)
+    name = pathlib.Path(args.model).name
+    server = gpu_bench.Server([args.mstar, "serve", args.model, "--load-format", "dummy", "--port", str(gpu_bench.PORT), "--max-requests",
+                               str(args.clients), *args.serve], "/tmp/serve-timeline.log")
+    os.environ.pop("CUDA_INJECTION64_PATH")
+    if server.wait_ready() is None:
+        server.stop()
+        sys.exit("did not start: " + pathlib.Path("/tmp/serve-timeline.log").read_text()[-1500:])
+    bodies = [gpu_bench.form_of(gpu_bench.make_clip(seed), name) for seed in range(8)]
+    times, _ = gpu_bench.load_clips(bodies, 1, 8)
+    print("alone, traced: latency p50 %.1f ms" % times[len(times) // 2])
+    times, rate = gpu_bench.load_clips(bodies, args.clients, 4 * args.clients)
+    print("%d clients, traced: %.1f req/s" % (args.clients, rate))
+    server.stop()
+    events = read(path)
+    if not events:
+        sys.exit("the trace is empty: " + pathlib.Path("/tmp/serve-timeline.log").read_text()[-600:])
+    # The many begin at the ninth encoder.
+    encoders = [step[0][0] for kind, step in steps_of(events) if kind == "encoder"]
+    report(events, encoders[8] if len(encoders) > 8 else None)
+
+
+if __name__ == "__main__":
+    main()
