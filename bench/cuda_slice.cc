@@ -97,6 +97,8 @@ int run(int num_tokens, bool whisper_alone) {
   } else {
     std::printf("device: %s\n", (*cuda)->description().c_str());
     if (whisper_alone) {
+      check_attention_tiles(report, **cuda);
+      check_row_ops(report, **cuda);
       check_whisper_ops(report, **cuda);
       time_whisper_ops(report, **cuda);
     } else {
@@ -113,7 +115,7 @@ int run(int num_tokens, bool whisper_alone) {
 }  // namespace
 }  // namespace mstar::bench
 
-// Arguments: tokens per request of the timing (default 300); whisper, for its ops alone.
+// Arguments: tokens per request of the timing (default 300); whisper, for what it calls alone.
 int main(int argc, char** argv) {
   const int num_tokens = argc > 1 ? std::atoi(argv[1]) : 300;
   return mstar::bench::run(std::min(std::max(num_tokens, 64), 480), argc > 2 && std::strcmp(argv[2], "whisper") == 0);

@@ -117,7 +117,20 @@ void check_gates(Twins& twins) {
             },
             activations);
     }
+    Difference biased;
+    for (const std::int64_t n : {1, 8, 100, 1032, 5120}) {
+      const std::int64_t rows = n == 100 ? 1 : 21;
+      const auto x = draw(rows * (n + 8), 5, 2.0f), bias = draw(n, 6);
+      for (const auto activation : {Activation::none, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
+        twins.run(
+            [&](OpContext& ops, Place& place) {
+              const TensorView in_place = place.in_out(dtype, x, {rows, n}, n + 8);
+              return activate(ops, {in_place, activation, in_place, place.f32(bias, {n})});
+            },
+            biased);
+    }
     const std::string name(dtype_name(dtype));
+    twins.judge("activate with a bias " + name, biased, tolerance_of(dtype, 2e-6), relative_of(dtype));
     twins.judge("silu_mul " + name, silu, tolerance_of(dtype, 1e-6), relative_of(dtype));
     twins.judge("sigmoid_mul, heads apart, " + name, sigmoid, tolerance_of(dtype, 1e-6), relative_of(dtype));
     twins.judge("add " + name, adds, tolerance_of(dtype, 0), relative_of(dtype));

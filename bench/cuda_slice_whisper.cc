@@ -5,7 +5,9 @@
 #include <cstring>
 
 #include "mstar/ops/attention/attention.h"
+#include "mstar/ops/attention/attention_kernels.h"
 #include "mstar/ops/conv1d/conv1d.h"
+#include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/kv_append/kv_append.h"
 #include "mstar/ops/layer_norm/layer_norm.h"
 #include "mstar/ops/linear/linear.h"
@@ -148,12 +150,20 @@ struct WholeCase {
   std::vector<int> lengths;  // of slots: keys of each row
 };
 
+// `bias` [2][heads * d], or nothing: of queries and of values.
 Status attend_dense(OpContext& ops, Place& place, const WholeCase& c, DType dtype, bool causal,
-                    const std::vector<float>& values) {
+                    std::vector<float> values, const std::vector<float>& bias = {}, bool groups = false) {
   const auto offsets = offsets_of(c.counts);
   const std::int64_t tokens = offsets.back(), width = static_cast<std::int64_t>(c.heads + 2 * c.kv_heads) * c.d;
-  const TensorView fused = place.activations(dtype, values, {tokens, width});
   const std::int64_t keys = static_cast<std::int64_t>(c.heads) * c.d;
+  const bool on_cpu = ops.backend() == Backend::cpu;
+  for (std::int64_t token = 0; token < tokens && !bias.empty() && on_cpu; ++token) {
+    for (std::int64_t i = 0; i < keys; ++i) {
+      float& value = values[static_cast<std::size_t>(token * width + i)];
+      value = to_float(to_bfloat16(value)) + bias[static_cast<std::size_t>(i)];
+    }
+  }
+  const TensorView fused = place.activations(dtype, values, {tokens, width});
   DenseAttentionArgs args;
   args.q = part_of(fused, 0, c.heads, c.d);
   args.k = part_of(fused, keys, c.kv_heads, c.d);
@@ -161,8 +171,18 @@ Status attend_dense(OpContext& ops, Place& place, const WholeCase& c, DType dtyp
   args.rows = {place.i32(offsets).data<std::int32_t>(), static_cast<int>(c.counts.size()), static_cast<int>(tokens)};
   args.scale = 2.0f / std::sqrt(static_cast<float>(c.d));
   args.causal = causal;
-  args.out = as_heads(place.out(dtype, tokens, static_cast<std::int64_t>(c.heads) * c.d), c.heads, c.d);
-  return attention_dense(ops, args);
+  const TensorView out = place.out(dtype, tokens, keys);
+  args.out = as_heads(out, c.heads, c.d);
+  const auto run = [&] { return groups && !on_cpu ? attention_groups_cuda(ops, args) : attention_dense(ops, args); };
+  if (bias.empty()) return run();
+  const TensorView biases = place.f32(bias, {2, keys});
+  if (on_cpu) {
+    MSTAR_TRY(attention_dense(ops, args));
+    return add(ops, {out, biases.slice(1, 2), out});
+  }
+  args.q_bias = biases.at(0);
+  args.v_bias = biases.at(1);
+  return run();
 }
 std::vector<float> fused_of(const WholeCase& c, std::uint32_t seed) {
   return draw(static_cast<std::int64_t>(offsets_of(c.counts).back()) * (c.heads + 2 * c.kv_heads) * c.d, seed);
@@ -186,6 +206,29 @@ void check_dense(Twins& twins) {
     twins.judge(name, whole, tolerance_of(dtype, 2e-5) * 1.5, relative_of(dtype) * 1.2);
     twins.judge(name + ", causal", causal, tolerance_of(dtype, 2e-5), relative_of(dtype));
   }
+  Difference groups;
+  for (const WholeCase& c : cases) {
+    if (c.heads != c.kv_heads || c.d != 64) continue;
+    twins.run([&](OpContext& ops,
+                  Place& place) { return attend_dense(ops, place, c, DType::bf16, false, fused_of(c, 5), {}, true); },
+              groups);
+    twins.run(
+        [&](OpContext& ops, Place& place) {
+          return attend_dense(ops, place, c, DType::bf16, false, fused_of(c, 7),
+                              draw(std::int64_t{2} * c.heads * c.d, 8), true);
+        },
+        groups);
+  }
+  twins.judge("attention_dense by warp groups", groups, 6e-3, 4.8e-3);
+  Difference biased;
+  for (const WholeCase& c : {WholeCase{2, 2, 64, {63, 64, 65}, {}}, WholeCase{20, 20, 64, {200}, {}}})
+    twins.run(
+        [&](OpContext& ops, Place& place) {
+          return attend_dense(ops, place, c, DType::bf16, false, fused_of(c, 7),
+                              draw(std::int64_t{2} * c.heads * c.d, 8));
+        },
+        biased);
+  twins.judge("attention_dense with biases", biased, 6e-3, 4.8e-3);
   // A row's bits alone and among others.
   const WholeCase both{6, 6, 64, {300, 1500}, {}}, second{6, 6, 64, {1500}, {}};
   const auto values = fused_of(both, 9);
@@ -202,26 +245,37 @@ void check_dense(Twins& twins) {
                        "attention_dense: a row's bits in any batch");
 }
 
-Status attend_slots(OpContext& ops, Place& place, const WholeCase& c, DType dtype, DType stored) {
+Status attend_slots(OpContext& ops, Place& place, const WholeCase& c, DType dtype, DType stored,
+                    const std::vector<float>& value_bias = {}) {
   const int rows = static_cast<int>(c.counts.size());
   const std::int64_t longest = *std::max_element(c.lengths.begin(), c.lengths.end());
   const std::int64_t capacity = (longest + 15) / 16 * 16;
   const auto offsets = offsets_of(c.counts), contexts = offsets_of(c.lengths);
   const std::int64_t tokens = offsets.back(), keys = contexts.back(), width = std::int64_t{2} * c.kv_heads * c.d;
-  const TensorView fused = place.activations(dtype, draw(keys * width, 3), {keys, width});
+  const bool on_cpu = ops.backend() == Backend::cpu;
+  std::vector<float> drawn = draw(keys * width, 3);
+  const std::int64_t half = width / 2;
+  for (std::int64_t key = 0; key < keys && on_cpu && !value_bias.empty(); ++key) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      float& value = drawn[static_cast<std::size_t>(key * width + half + i)];
+      value = to_float(to_bfloat16(value)) + value_bias[static_cast<std::size_t>(i)];
+    }
+  }
+  const TensorView fused = place.activations(dtype, drawn, {keys, width});
   std::vector<std::int32_t> slots;
   for (int row = 0; row < rows; ++row) slots.push_back(1 + (row * 7 + 3) % rows);
   // 7 and the number of rows have no common factor in the cases, so no slot is there twice.
   SlotKvView kv;
-  const bool on_cpu = ops.backend() == Backend::cpu;
   kv.keys = place.poisoned(on_cpu ? DType::f32 : stored, {rows + 1, capacity, c.kv_heads, c.d});
   kv.values = place.poisoned(on_cpu ? DType::f32 : stored, {rows + 1, capacity, c.kv_heads, c.d});
   kv.slots = place.i32(slots).data<std::int32_t>();
   kv.lengths = place.i32({c.lengths.begin(), c.lengths.end()}).data<std::int32_t>();
-  MSTAR_TRY(kv_store(ops, {part_of(fused, 0, c.kv_heads, c.d),
-                           part_of(fused, static_cast<std::int64_t>(c.kv_heads) * c.d, c.kv_heads, c.d),
-                           {place.i32(contexts).data<std::int32_t>(), rows, static_cast<int>(keys)},
-                           kv}));
+  KvStoreArgs store{part_of(fused, 0, c.kv_heads, c.d),
+                    part_of(fused, half, c.kv_heads, c.d),
+                    {place.i32(contexts).data<std::int32_t>(), rows, static_cast<int>(keys)},
+                    kv};
+  if (!on_cpu && !value_bias.empty()) store.value_bias = place.f32(value_bias, {half});
+  MSTAR_TRY(kv_store(ops, store));
   const std::int64_t q_width = static_cast<std::int64_t>(c.heads) * c.d;
   SlotAttentionArgs args;
   args.q = as_heads(place.activations(dtype, draw(tokens * q_width, 5), {tokens, q_width}), c.heads, c.d);
@@ -237,10 +291,13 @@ void check_slots(Twins& twins) {
                               {6, 6, 64, {1, 1, 1}, {64, 65, 1500}},
                               {20, 20, 64, {1, 1}, {1500, 1500}},
                               {4, 2, 64, {1, 1}, {63, 130}},
+                              {3, 3, 64, std::vector<int>(70, 1), std::vector<int>(70, 100)},
+                              {2, 2, 64, {1, 1, 1}, {1, 15, 513}},
                               {4, 4, 16, {1, 1}, {31, 200}}};
   const WholeCase longer[] = {{6, 6, 64, {4, 4, 4}, {1500, 100, 64}},
                               {20, 20, 64, {4, 227}, {1500, 1500}},
                               {6, 6, 64, {1, 5, 1, 130}, {1500, 64, 65, 300}},
+                              {6, 6, 64, {8, 1, 9}, {1500, 64, 65}},
                               {4, 2, 64, {3, 70}, {63, 130}},
                               {4, 4, 16, {3, 1}, {31, 200}}};
   for (const DType dtype : kActivations) {
@@ -249,11 +306,97 @@ void check_slots(Twins& twins) {
       twins.run([&](OpContext& ops, Place& place) { return attend_slots(ops, place, c, dtype, dtype); }, one);
     for (const WholeCase& c : longer)
       twins.run([&](OpContext& ops, Place& place) { return attend_slots(ops, place, c, dtype, dtype); }, many);
+    if (dtype == DType::bf16) {
+      const WholeCase c{6, 6, 64, {1, 1}, {64, 700}};
+      twins.run(
+          [&](OpContext& ops, Place& place) {
+            return attend_slots(ops, place, c, dtype, dtype, draw(std::int64_t{c.heads} * c.d, 6));
+          },
+          one);
+    }
     const std::string name(dtype_name(dtype));
     twins.judge("kv_store and attention_slots, single tokens, " + name, one, tolerance_of(dtype, 2e-5),
                 relative_of(dtype));
     twins.judge("kv_store and attention_slots, prompts, " + name, many, tolerance_of(dtype, 2e-5) * 1.5,
                 relative_of(dtype) * 1.2);
+  }
+}
+
+// A row's bits alone, where a cluster shares a head, and among others, where a block has it.
+void check_slots_bits(Twins& twins) {
+  constexpr int kHeads = 20, kDim = 64, kRows = 34;
+  std::vector<float> alone, among;
+  Difference ignored;
+  for (const bool many : {false, true}) {
+    const WholeCase c{kHeads, kHeads, kDim, std::vector<int>(many ? kRows : 1, 1),
+                      std::vector<int>(many ? kRows : 1, 1500)};
+    twins.run([&](OpContext& ops, Place& place) { return attend_slots(ops, place, c, DType::bf16, DType::bf16); },
+              ignored, many ? &among : &alone);
+  }
+  const std::size_t count = std::size_t{kHeads} * kDim;
+  twins.report().check(alone.size() >= count && among.size() >= count &&
+                           std::memcmp(alone.data(), among.data(), count * sizeof(float)) == 0,
+                       "attention_slots: a row's bits in any batch");
+}
+
+// Self attention that appends the step's tokens itself, and then a look at the pages by the call that does not.
+Status attend_pages(OpContext& ops, Place& place, const WholeCase& c, DType dtype) {
+  const int rows = static_cast<int>(c.counts.size());
+  constexpr int kPageTokens = 16, kMaxPages = 28;
+  const bool on_cpu = ops.backend() == Backend::cpu;
+  const auto offsets = offsets_of(c.counts), before = offsets_of(c.lengths);  // lengths: tokens that are there already
+  const std::int64_t tokens = offsets.back(), old = before.back(), width = std::int64_t{3} * c.heads * c.d;
+  std::vector<std::int32_t> table, lengths;
+  for (int row = 0; row < rows; ++row) {
+    for (int page = 0; page < kMaxPages; ++page) table.push_back(1 + page * rows + (rows - 1 - row));
+    lengths.push_back(c.lengths[static_cast<std::size_t>(row)] + c.counts[static_cast<std::size_t>(row)]);
+  }
+  PagedKvView kv;
+  const DType stored = on_cpu ? DType::f32 : dtype;
+  kv.keys = place.poisoned(stored, {1 + kMaxPages * rows, kPageTokens, c.kv_heads, c.d});
+  kv.values = place.poisoned(stored, {1 + kMaxPages * rows, kPageTokens, c.kv_heads, c.d});
+  kv.page_table = place.i32(table).data<std::int32_t>();
+  kv.max_pages = kMaxPages;
+  kv.page_tokens = kPageTokens;
+  kv.lengths = place.i32({c.lengths.begin(), c.lengths.end()}).data<std::int32_t>();
+  const std::int64_t at_keys = static_cast<std::int64_t>(c.heads) * c.d, at_values = 2 * at_keys;
+  if (old > 0) {
+    const TensorView fused = place.activations(dtype, draw(old * width, 3), {old, width});
+    MSTAR_TRY(kv_append(ops, {part_of(fused, at_keys, c.kv_heads, c.d),
+                              part_of(fused, at_values, c.kv_heads, c.d),
+                              {place.i32(before).data<std::int32_t>(), rows, static_cast<int>(old)},
+                              kv}));
+  }
+  kv.lengths = place.i32(lengths).data<std::int32_t>();
+  const TensorView fused = place.activations(dtype, draw(tokens * width, 4), {tokens, width});
+  PagedAttentionArgs args;
+  args.q = part_of(fused, 0, c.heads, c.d);
+  args.rows = {place.i32(offsets).data<std::int32_t>(), rows, static_cast<int>(tokens)};
+  args.kv = kv;
+  args.scale = 2.0f / std::sqrt(static_cast<float>(c.d));
+  args.out = as_heads(place.out(dtype, tokens, at_keys), c.heads, c.d);
+  args.new_keys = part_of(fused, at_keys, c.kv_heads, c.d);
+  args.new_values = part_of(fused, at_values, c.kv_heads, c.d);
+  MSTAR_TRY(attention_paged(ops, args));
+  args.new_keys = args.new_values = {};
+  args.out = as_heads(place.out(dtype, tokens, at_keys), c.heads, c.d);
+  return attention_paged(ops, args);
+}
+
+void check_pages(Twins& twins) {
+  const WholeCase cases[] = {{1, 1, 64, {1}, {0}},
+                             {20, 20, 64, {1}, {30}},
+                             {6, 6, 64, {1, 1, 1, 1}, {15, 16, 17, 447}},
+                             {20, 20, 64, std::vector<int>(33, 1), std::vector<int>(33, 200)},
+                             {6, 6, 64, {3, 1, 5, 1}, {0, 100, 40, 3}},
+                             {6, 6, 64, {2, 0}, {30, 1}},
+                             {2, 2, 64, {40, 1}, {0, 100}}};
+  for (const DType dtype : kActivations) {
+    Difference difference;
+    for (const WholeCase& c : cases)
+      twins.run([&](OpContext& ops, Place& place) { return attend_pages(ops, place, c, dtype); }, difference);
+    twins.judge("attention_paged that appends, " + std::string(dtype_name(dtype)), difference,
+                tolerance_of(dtype, 2e-5) * 1.5, relative_of(dtype) * 1.2);
   }
 }
 
@@ -338,6 +481,8 @@ void check_whisper_ops(Report& report, Device& cuda) {
   check_logits(twins);
   check_dense(twins);
   check_slots(twins);
+  check_slots_bits(twins);
+  check_pages(twins);
   check_token_probabilities(twins);
   check_timestamp_rules(twins);
 }

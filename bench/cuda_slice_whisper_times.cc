@@ -1,6 +1,8 @@
 // What Whisper's ops take at the sizes of large-v3.
 #include "cuda_slice_timer.h"
 #include "mstar/ops/attention/attention.h"
+#include "mstar/ops/attention/attention_kernels.h"
+#include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/layer_norm/layer_norm.h"
 #include "mstar/ops/linear/linear.h"
 #include "twins.h"
@@ -71,15 +73,28 @@ void time_encoder(Report& report, Device& cuda) {
                                    .scale = 0.125f,
                                    .out = part_of(normed, 0, kHeads, kHeadDim)});
     });
+    const double groups_us = median_call_us(cuda, 8, [&](int) {
+      return attention_groups_cuda(ops, {.q = part_of(qkv, 0, kHeads, kHeadDim),
+                                         .k = part_of(qkv, kDim, kHeads, kHeadDim),
+                                         .v = part_of(qkv, 2 * kDim, kHeads, kHeadDim),
+                                         .rows = {on_device, rows, static_cast<int>(tokens)},
+                                         .scale = 0.125f,
+                                         .out = part_of(normed, 0, kHeads, kHeadDim)});
+    });
+    const double gelu_us = median_call_us(cuda, 8, [&](int) {
+      return activate(ops, {.x = hidden, .activation = Activation::gelu_erf, .out = hidden, .bias = bias});
+    });
     const double norm_us = median_call_us(cuda, 8, [&](int) {
       return layer_norm(ops, {x, gains, gains, 1e-5f, normed});
     });
     const double flops = 4.0 * rows * kPositions * kPositions * kDim;
-    std::string line =
-        text("  %d windows: attention %7.1f us (%5.0f TFLOP/s)  norm %6.1f us (%4.2f TB/s)", rows, attention_us,
-             flops / attention_us * 1e-6, norm_us, static_cast<double>(tokens) * kDim * 6 / norm_us * 1e-6);
-    const auto product = [&](const char* name, int n, int k, const TensorView& from, const TensorView& to,
-                             Activation activation, bool adds) {
+    std::string line = text(
+        "  %d windows: attention %7.1f us (%5.0f TFLOP/s), by groups %7.1f us (%5.0f)  norm %6.1f us (%4.2f TB/s)  "
+        "gelu %6.1f us (%4.2f TB/s)",
+        rows, attention_us, flops / attention_us * 1e-6, groups_us, flops / groups_us * 1e-6, norm_us,
+        static_cast<double>(tokens) * kDim * 6 / norm_us * 1e-6, gelu_us,
+        static_cast<double>(tokens) * kDim * 16 / gelu_us * 1e-6);
+    const auto product = [&](const char* name, int n, int k, const TensorView& from, const TensorView& to, bool adds) {
       const std::vector<float> zeros(static_cast<std::size_t>(n) * static_cast<std::size_t>(k));
       const auto weight = LinearWeight::pack(
           cuda, LinearSource{TensorView(const_cast<float*>(zeros.data()), DType::f32, {n, k}), nullptr}, DType::bf16);
@@ -89,17 +104,16 @@ void time_encoder(Report& report, Device& cuda) {
       const double us = median_call_us(cuda, 8, [&](int) {
         return linear(ops, {.x = from,
                             .weight = &*weight,
-                            .bias = own,
+                            .bias = adds ? own : TensorView(),
                             .residual = adds ? to : TensorView(),
-                            .activation = activation,
                             .out = to});
       });
       line += text("  %s %6.1f us (%4.0f)", name, us, 2.0 * static_cast<double>(tokens) * n * k / us * 1e-6);
     };
-    product("qkv", 3 * kDim, kDim, normed, qkv, Activation::none, false);
-    product("out", kDim, kDim, normed, x, Activation::none, true);
-    product("up", 4 * kDim, kDim, normed, hidden, Activation::gelu_erf, false);
-    product("down", kDim, 4 * kDim, hidden, x, Activation::none, true);
+    product("qkv", 3 * kDim, kDim, normed, qkv, false);
+    product("out", kDim, kDim, normed, x, true);
+    product("up", 4 * kDim, kDim, normed, hidden, false);
+    product("down", kDim, 4 * kDim, hidden, x, true);
     report.table.push_back(line);
   }
 }
@@ -139,6 +153,43 @@ void time_cross(Report& report, Device& cuda) {
   }
 }
 
+// A decoder's norm, and its self attention that appends.
+void time_self(Report& report, Device& cuda) {
+  constexpr int kPageTokens = 16, kMaxPages = 28, kLength = 30;
+  for (const int rows : {1, 8, 32, 64}) {
+    Memory memory(cuda);
+    Place place(cuda);
+    std::vector<std::int32_t> table, lengths(static_cast<std::size_t>(rows), kLength);
+    for (int page = 0; page < rows * kMaxPages; ++page) table.push_back(page + 1);
+    PagedKvView kv;
+    kv.keys = memory.zeros(DType::bf16, {1 + rows * kMaxPages, kPageTokens, kHeads, kHeadDim});
+    kv.values = memory.zeros(DType::bf16, {1 + rows * kMaxPages, kPageTokens, kHeads, kHeadDim});
+    kv.page_table = place.i32(table).data<std::int32_t>();
+    kv.lengths = place.i32(lengths).data<std::int32_t>();
+    kv.max_pages = kMaxPages;
+    kv.page_tokens = kPageTokens;
+    const std::int32_t* const offsets = place.i32(offsets_of(rows, 1)).data<std::int32_t>();
+    const TensorView qkv = memory.zeros(DType::bf16, {rows, 3 * kDim}), out = memory.zeros(DType::bf16, {rows, kDim});
+    const TensorView x = memory.zeros(DType::f32, {rows, kDim}), gains = memory.zeros(DType::f32, {kDim});
+    Arena arena(nullptr, 0);
+    OpContext ops{cuda, cuda.default_stream(), arena};
+    const double self_us = median_call_us(cuda, 16, [&](int) {
+      return attention_paged(ops, {.q = part_of(qkv, 0, kHeads, kHeadDim),
+                                   .rows = {offsets, rows, rows},
+                                   .kv = kv,
+                                   .scale = 0.125f,
+                                   .out = part_of(out, 0, kHeads, kHeadDim),
+                                   .new_keys = part_of(qkv, kDim, kHeads, kHeadDim),
+                                   .new_values = part_of(qkv, 2 * kDim, kHeads, kHeadDim)});
+    });
+    const double norm_us = median_call_us(cuda, 16, [&](int) {
+      return layer_norm(ops, {x, gains, gains, 1e-5f, out});
+    });
+    report.table.push_back(
+        text("  %2d tokens: self attention over %d keys %6.2f us  norm %6.2f us", rows, kLength, self_us, norm_us));
+  }
+}
+
 void time_logits(Report& report, Device& cuda) {
   constexpr std::int64_t kVocab = 51866, kStride = 51868;
   Memory memory(cuda);
@@ -169,6 +220,7 @@ void time_whisper_ops(Report& report, Device& cuda) {
       "Whisper large-v3, a layer of the encoder (products in TFLOP/s), and of the decoder's cross attention");
   time_encoder(report, cuda);
   time_cross(report, cuda);
+  time_self(report, cuda);
   time_logits(report, cuda);
 }
 

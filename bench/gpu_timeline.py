@@ -83,18 +83,21 @@ def table(title, steps, top=22):
     work = statistics.median(busy(s) for s in steps)
     print("== %s: %d steps, median span %.0f us, device busy %.0f us, %.0f kernels" % (
         title, len(steps), span, work, statistics.median(sum(map(is_kernel, s)) for s in steps)))
-    spent, gaps, count = collections.Counter(), collections.Counter(), collections.Counter()
+    # Kernels come up while the one before them still runs, so the time from begin to end counts their waiting. What a kernel costs is how much later
+    # the device has ended with it than with all before it: the gap in front and what it adds itself.
+    spent, gaps, adds, count = collections.Counter(), collections.Counter(), collections.Counter(), collections.Counter()
     for step in steps:
         until = step[0][0]
         for begin, end, _, name in step:
             spent[name] += end - begin
             gaps[name] += max(0.0, begin - until)
+            adds[name] += max(0.0, end - max(begin, until))
             count[name] += 1
             until = max(until, end)
     n = len(steps)
-    for name, value in sorted(spent.items(), key=lambda kv: -(kv[1] + gaps[kv[0]]))[:top]:
-        print("%9.1f us + gaps %8.1f  %6.1f x (%6.2f + %5.2f)  %s" % (
-            value / n, gaps[name] / n, count[name] / n, value / count[name], gaps[name] / count[name], name))
+    for name, value in sorted(adds.items(), key=lambda kv: -(kv[1] + gaps[kv[0]]))[:top]:
+        print("%9.1f us + gaps %8.1f  %6.1f x (adds %6.2f + gap %5.2f, begin to end %6.2f)  %s" % (
+            value / n, gaps[name] / n, count[name] / n, value / count[name], gaps[name] / count[name], spent[name] / count[name], name))
 
 
 def trim(step):

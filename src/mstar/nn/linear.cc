@@ -58,10 +58,19 @@ Result<Linear> Linear::pack(Device& device, TensorView weight, Tensor bias, DTyp
 }
 
 Status Linear::run(OpContext& ops, TensorView x, TensorView out, Activation activation, TensorView residual) const {
+  return run_with(ops, x, out, activation, residual, bias());
+}
+
+Status Linear::multiply(OpContext& ops, TensorView x, TensorView out) const {
+  return run_with(ops, x, out, Activation::none, {}, {});
+}
+
+Status Linear::run_with(OpContext& ops, TensorView x, TensorView out, Activation activation, TensorView residual,
+                        TensorView bias) const {
   if (parts_.empty()) return internal_error("a linear layer has no weight");
   LinearArgs whole;
   whole.x = x;
-  if (bias_) whole.bias = bias_.view();
+  whole.bias = bias;
   whole.residual = residual;
   whole.activation = activation;
   whole.out = out;

@@ -35,6 +35,9 @@ class Linear {
   // x [M, num_inputs] f32, out [M, num_outputs] f32. Thread: the step's owner.
   Status run(OpContext& ops, TensorView x, TensorView out, Activation activation = Activation::none,
              TensorView residual = {}) const;
+  // x W^T alone, for an op behind it that adds bias().
+  Status multiply(OpContext& ops, TensorView x, TensorView out) const;
+  TensorView bias() const { return bias_ ? bias_.view() : TensorView(); }  // [num_outputs] f32
   std::size_t workspace_bytes(std::int64_t num_rows, int num_threads) const;
   // out [M, num_outputs / 2] = silu(gate) * up, the outputs being those of gate and then those of up. No bias.
   Status run_gated(OpContext& ops, TensorView x, TensorView out) const;
@@ -47,6 +50,9 @@ class Linear {
   std::size_t bytes() const;
 
  private:
+  Status run_with(OpContext& ops, TensorView x, TensorView out, Activation activation, TensorView residual,
+                  TensorView bias) const;
+
   std::vector<LinearWeight> parts_;  // by outputs
   Tensor bias_;
 };

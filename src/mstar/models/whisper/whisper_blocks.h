@@ -6,6 +6,7 @@
 
 #include "mstar/models/whisper/whisper_config.h"
 #include "mstar/nn/linear.h"
+#include "mstar/ops/elementwise/elementwise.h"
 
 namespace mstar::models::whisper {
 
@@ -23,10 +24,17 @@ struct FeedForward {
   // x [M, dim] in place; normed [M, dim] and hidden [M, ffn_dim] are scratch.
   Status run(OpContext& ops, TensorView x, TensorView normed, TensorView hidden) const {
     MSTAR_TRY(norm.run(ops, x, normed));
-    MSTAR_TRY(up.run(ops, normed, hidden, Activation::gelu_erf));
+    // Of many rows a library makes the product on CUDA, and knows no such activation.
+    if (ops.backend() == Backend::cuda && x.dim(0) >= kManyRows) {
+      MSTAR_TRY(up.multiply(ops, normed, hidden));
+      MSTAR_TRY(activate(ops, {.x = hidden, .activation = Activation::gelu_erf, .out = hidden, .bias = up.bias()}));
+    } else {
+      MSTAR_TRY(up.run(ops, normed, hidden, Activation::gelu_erf));
+    }
     return down.run(ops, hidden, x, Activation::none, x);
   }
   std::size_t bytes() const { return norm.bytes() + up.bytes() + down.bytes(); }
+  static constexpr std::int64_t kManyRows = 256;
 };
 
 // The attention half's weights: norm, fused projection and output.
@@ -55,6 +63,10 @@ inline TensorView heads_of(TensorView fused, int index, const WhisperConfig& c) 
 // Contiguous rows [tokens, dim] as [tokens, heads, head_dim].
 inline TensorView as_heads(TensorView rows, const WhisperConfig& c) {
   return rows.reshaped({rows.dim(0), c.heads, c.head_dim()});
+}
+// Part `index` of a fused bias [parts * dim]: [dim].
+inline TensorView bias_of(TensorView fused, int index, const WhisperConfig& c) {
+  return fused.slice(index * c.dim, (index + 1) * c.dim);
 }
 inline float scale_of(const WhisperConfig& c) { return 1.0f / std::sqrt(static_cast<float>(c.head_dim())); }
 // Arena bytes of a temporary of `count` floats, or of `dtype`.

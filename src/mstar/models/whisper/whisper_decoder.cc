@@ -8,7 +8,6 @@
 #include "mstar/models/whisper/whisper_draws.h"
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/embedding/embedding.h"
-#include "mstar/ops/kv_append/kv_append.h"
 #include "mstar/ops/sample/sample.h"
 #include "mstar/resource/cross_kv.h"
 #include "mstar/resource/paged_kv.h"
@@ -146,9 +145,13 @@ class Decoder final : public engine::ComponentBody {
       MSTAR_TRY(l.self.norm.run(ops, x, normed));
       MSTAR_TRY(l.self.in.run(ops, normed, qkv));
       const PagedKvView kv = self_kv.view(static_cast<int>(layer), slot);
-      MSTAR_TRY(kv_append(ops, {.keys = heads_of(qkv, 1, c_), .values = heads_of(qkv, 2, c_), .rows = rows, .kv = kv}));
-      MSTAR_TRY(attention_paged(
-          ops, {.q = heads_of(qkv, 0, c_), .rows = rows, .kv = kv, .scale = scale_of(c_), .out = as_heads(mixed, c_)}));
+      MSTAR_TRY(attention_paged(ops, {.q = heads_of(qkv, 0, c_),
+                                      .rows = rows,
+                                      .kv = kv,
+                                      .scale = scale_of(c_),
+                                      .out = as_heads(mixed, c_),
+                                      .new_keys = heads_of(qkv, 1, c_),
+                                      .new_values = heads_of(qkv, 2, c_)}));
       MSTAR_TRY(l.self.out.run(ops, mixed, x, Activation::none, x));
       MSTAR_TRY(l.cross.norm.run(ops, x, normed));
       MSTAR_TRY(l.cross.in.run(ops, normed, mixed));
@@ -317,35 +320,30 @@ class Decoder final : public engine::ComponentBody {
     const auto last_of = [&](int r) -> std::int64_t {
       return step.token_offsets()[static_cast<std::size_t>(r) + 1] - 1;
     };
-    std::vector<std::int64_t> last, starts;
+    std::vector<std::int64_t> tokens;
     for (const auto* rows : {&picked.drawing, &picked.detecting})
-      for (const int r : *rows) last.push_back(last_of(r));
+      for (const int r : *rows) tokens.push_back(last_of(r));
+    const auto num_last = static_cast<std::int64_t>(tokens.size());
     for (const auto& [r, start] : picked.prompts)
-      if (start != last_of(r)) starts.push_back(start);
-    MSTAR_TRY_ASSIGN(const TensorView logits, logits_of(ops, x, last));
+      if (start != last_of(r)) tokens.push_back(start);
+    MSTAR_TRY_ASSIGN(const TensorView logits, logits_of(ops, x, tokens));
     const auto num_drawing = static_cast<std::int64_t>(picked.drawing.size());
     for (std::size_t i = 0; i < picked.detecting.size(); ++i) {
       const std::int64_t at = num_drawing + static_cast<std::int64_t>(i);
       MSTAR_TRY(tell_probabilities(step, picked.detecting[i], 3, logits.slice(at, at + 1), c_.tokens.languages));
     }
-    if (!picked.prompts.empty()) MSTAR_TRY(tell_no_speech(step, x, picked, starts, logits));
+    if (!picked.prompts.empty()) MSTAR_TRY(tell_no_speech(step, picked, num_last, logits));
     return num_drawing ? draw(step, positions, picked.runs, logits.slice(0, num_drawing)) : ok_status();
   }
 
-  // Before the draws, which mask the logits.
-  Status tell_no_speech(Forward& step, TensorView x, const Picked& picked, std::span<const std::int64_t> starts,
-                        TensorView last) {
-    TensorView others;
-    if (!starts.empty()) {
-      MSTAR_TRY_ASSIGN(others, logits_of(step.ops(), x, starts));
-    }
+  // Before the draws, which mask the logits. Those of start tokens that are not the last come from `next` on.
+  Status tell_no_speech(Forward& step, const Picked& picked, std::int64_t next, TensorView logits) {
     const std::int32_t id[1] = {c_.tokens.no_speech};
-    std::int64_t next = 0;
     for (const auto& [r, start] : picked.prompts) {
       const bool is_last = start == step.token_offsets()[static_cast<std::size_t>(r) + 1] - 1;
       const auto among = std::find(picked.drawing.begin(), picked.drawing.end(), r) - picked.drawing.begin();
       const std::int64_t at = is_last ? among : next++;
-      MSTAR_TRY(tell_probabilities(step, r, 2, (is_last ? last : others).slice(at, at + 1), id));
+      MSTAR_TRY(tell_probabilities(step, r, 2, logits.slice(at, at + 1), id));
     }
     return ok_status();
   }

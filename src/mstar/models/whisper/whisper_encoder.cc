@@ -191,14 +191,22 @@ class Encoder final : public engine::ComponentBody {
     if ((part - 1) % 2 == 0) {
       TensorView qkv = ops.temporary(ops.activations, {tokens, 3 * c_.dim});
       MSTAR_TRY(layer.attention.norm.run(ops, x, normed));
-      MSTAR_TRY(layer.attention.in.run(ops, normed, qkv));
-      MSTAR_TRY(attention_dense(
-          ops, {.q = heads_of(qkv, 0, c_),
-                .k = heads_of(qkv, 1, c_),
-                .v = heads_of(qkv, 2, c_),
-                .rows = {row_offsets_.view().data<std::int32_t>(), step.num_rows(), static_cast<int>(tokens)},
-                .scale = scale_of(c_),
-                .out = as_heads(normed, c_)}));
+      DenseAttentionArgs attention{
+          .q = heads_of(qkv, 0, c_),
+          .k = heads_of(qkv, 1, c_),
+          .v = heads_of(qkv, 2, c_),
+          .rows = {row_offsets_.view().data<std::int32_t>(), step.num_rows(), static_cast<int>(tokens)},
+          .scale = scale_of(c_),
+          .out = as_heads(normed, c_)};
+      const nn::Linear& in = layer.attention.in;
+      if (c_.adds_biases_late()) {
+        MSTAR_TRY(in.multiply(ops, normed, qkv));
+        attention.q_bias = bias_of(in.bias(), 0, c_);
+        attention.v_bias = bias_of(in.bias(), 2, c_);
+      } else {
+        MSTAR_TRY(in.run(ops, normed, qkv));
+      }
+      MSTAR_TRY(attention_dense(ops, attention));
       ran = layer.attention.out.run(ops, normed, x, Activation::none, x);
     } else {
       TensorView hidden = ops.temporary(ops.activations, {tokens, c_.ffn_dim});
@@ -331,11 +339,18 @@ class CrossWriter final : public engine::ComponentBody {
     auto& cross = static_cast<resource::CrossKvPool&>(step.resource(refs_.cross_kv));
     const auto mark = ops.arena.mark();
     TensorView kv = ops.temporary(ops.activations, {step.input(0).dim(0), 2 * c_.dim});
-    MSTAR_TRY(layers_[static_cast<std::size_t>(layer)].run(ops, step.input(0), kv));
-    MSTAR_TRY(kv_store(ops, {.keys = heads_of(kv, 0, c_),
-                             .values = heads_of(kv, 1, c_),
-                             .rows = cross.contexts(step.plan_slot()),
-                             .kv = cross.view(layer, step.plan_slot())}));
+    const nn::Linear& both = layers_[static_cast<std::size_t>(layer)];
+    KvStoreArgs store{.keys = heads_of(kv, 0, c_),
+                      .values = heads_of(kv, 1, c_),
+                      .rows = cross.contexts(step.plan_slot()),
+                      .kv = cross.view(layer, step.plan_slot())};
+    if (c_.adds_biases_late()) {
+      MSTAR_TRY(both.multiply(ops, step.input(0), kv));
+      store.value_bias = bias_of(both.bias(), 1, c_);
+    } else {
+      MSTAR_TRY(both.run(ops, step.input(0), kv));
+    }
+    MSTAR_TRY(kv_store(ops, store));
     ops.arena.rewind(mark);
     return ok_status();
   }

@@ -3,6 +3,7 @@
 #include "mstar/ops/attention/attention_kernels.h"
 #include "mstar/ops/attention/kv_layout.h"
 #include "mstar/ops/kernel_table.h"
+#include "mstar/ops/kv_append/kv_append.h"
 #include "mstar/ops/view_checks.h"
 
 namespace mstar {
@@ -57,6 +58,12 @@ Status attention_dense(OpContext& context, const DenseAttentionArgs& args) {
   MSTAR_TRY(check_queries(context, args.q, args.out, args.rows, args.scale, args.k.dim(1), args.k.dim(2)));
   MSTAR_OP_EXPECT("attention", are_heads(context, args.k, args.rows.num_tokens, args.k.dim(1), args.k.dim(2)));
   MSTAR_OP_EXPECT("attention", are_heads(context, args.v, args.rows.num_tokens, args.k.dim(1), args.k.dim(2)));
+  if (args.q_bias.pointer || args.v_bias.pointer) {
+    const std::int64_t width = args.q.dim(1) * args.q.dim(2);
+    MSTAR_OP_EXPECT("attention",
+                    is_vector_of(args.q_bias, DType::f32, width) && is_vector_of(args.v_bias, DType::f32, width));
+    MSTAR_OP_EXPECT("attention", context.backend() == Backend::cuda);
+  }
   return run_first_fit(context, args, kDense, "attention_dense");
 }
 
@@ -65,6 +72,17 @@ Status attention_paged(OpContext& context, const PagedAttentionArgs& args) {
   MSTAR_OP_EXPECT("attention", args.kv.page_tokens % kKeyUnit == 0 && args.kv.keys.dim(1) == args.kv.page_tokens);
   MSTAR_OP_EXPECT("attention", args.kv.lengths && args.kv.page_table);
   MSTAR_TRY(check_queries(context, args.q, args.out, args.rows, args.scale, args.kv.keys.dim(2), args.kv.keys.dim(3)));
+  if (!args.new_keys.pointer) return run_first_fit(context, args, kPaged, "attention_paged");
+  for (const TensorView& view : {args.new_keys, args.new_values})
+    MSTAR_OP_EXPECT("attention",
+                    are_heads(context, view, args.rows.num_tokens, args.kv.keys.dim(2), args.kv.keys.dim(3)));
+#ifdef MSTAR_CUDA
+  // Rows of one token alone: the kernel appends.
+  if (context.backend() == Backend::cuda && args.rows.num_tokens == args.rows.num_rows &&
+      attention_alone_cuda_fits(args))
+    return run_first_fit(context, args, kPaged, "attention_paged");
+#endif
+  MSTAR_TRY(kv_append(context, {.keys = args.new_keys, .values = args.new_values, .rows = args.rows, .kv = args.kv}));
   return run_first_fit(context, args, kPaged, "attention_paged");
 }
 

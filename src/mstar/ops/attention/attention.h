@@ -20,6 +20,9 @@ struct DenseAttentionArgs {
   float scale = 1.0f;  // > 0
   bool causal = false;
   TensorView out;  // [tokens, heads, head_dim] of q's type; tokens may lie apart; must not overlap q, k or v
+  // On CUDA, for heads that share no keys and are for tensor cores (below): what is added to the queries and to the
+  // values, [heads * head_dim] f32, both or null pointers. A bias that all keys of a head share would change no weight.
+  TensorView q_bias = {}, v_bias = {};
 };
 
 // Every token of a row sees the row's tokens (causal: up to itself). Any head_dim; on CUDA a multiple of 16 up to 256,
@@ -34,9 +37,11 @@ std::size_t attention_dense_workspace_bytes(std::int64_t num_tokens, int kv_head
 struct PagedAttentionArgs {
   TensorView q;  // [tokens, heads, head_dim] f32, on CUDA also bf16; tokens may lie apart
   RaggedView rows;
-  PagedKvView kv;      // after kv_append
+  PagedKvView kv;      // after kv_append, or before it with the two last
   float scale = 1.0f;  // > 0
   TensorView out;      // [tokens, heads, head_dim] of q's type
+  // The keys and values of these tokens, [tokens, kv_heads, head_dim], as for kv_append: the call appends them itself.
+  TensorView new_keys = {}, new_values = {};
 };
 
 // Causal: query i of row r, which has n queries here, is at position kv.lengths[r] - n + i and sees keys up to itself.
@@ -46,7 +51,9 @@ struct PagedAttentionArgs {
 // into splits of keys: scores and weights keep about 16 bits of mantissa, so the result is good to about 1e-5. Longer
 // rows with bf16 queries round the weights to bf16; those with f32 queries go the CPU's way, slowly. A query's bits
 // depend on its own row, on whether that has one token or more (a call with as many tokens as rows counts as one of
-// single tokens), and on nothing else of the call. All can be captured.
+// single tokens), and on nothing else of the call. All can be captured. Where no two heads share keys, and head_dim is
+// 64, rows of one token are for a kernel that sums in f32; new_keys and new_values are best given, for it needs no
+// kernel in front that appends them, and begins with the older keys while the kernel in front runs.
 Status attention_paged(OpContext& context, const PagedAttentionArgs& args);
 std::size_t attention_paged_workspace_bytes(int head_dim, int num_threads);
 // What a call on CUDA takes besides, and gives back. `max_context`: tokens that the page table has room for.
@@ -62,7 +69,9 @@ struct SlotAttentionArgs {
 
 // Cross attention: each query of row r sees the kv.lengths[r] tokens of its slot. head_dim and capacity are multiples
 // of 16. Errors: internal (shapes). On CUDA as attention_paged, on tensor cores with bf16 queries and slots and
-// head_dim 64; what single tokens take besides is attention_paged_split_bytes of the slots' capacity.
+// head_dim 64; what single tokens take besides is attention_paged_split_bytes of the slots' capacity. Where no two
+// heads share keys, rows of up to eight tokens are for a kernel that sums in f32 and begins while the kernel in front
+// runs: that one must not be the one that writes the slots.
 Status attention_slots(OpContext& context, const SlotAttentionArgs& args);
 std::size_t attention_slots_workspace_bytes(int head_dim, int num_threads);
 

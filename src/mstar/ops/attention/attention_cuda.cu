@@ -117,7 +117,18 @@ bool fits_tiles(const PagedAttentionArgs& args) {
          starts_on_16_bytes(args.out);
 }
 
+// Whether no two heads share keys.
+bool are_alone(const TensorView& q, const TensorView& keys) { return q.dim(1) == keys.dim(keys.shape.rank() - 2); }
+
 }  // namespace
+
+bool attention_alone_cuda_fits(const PagedAttentionArgs& args) {
+  const auto fits = [](const TensorView& view) {
+    return !view.pointer || (view.dtype == DType::bf16 && starts_on_16_bytes(view));
+  };
+  return fits_tiles(args) && args.kv.keys.dim(3) == kAttentionWholeHeadDim && are_alone(args.q, args.kv.keys) &&
+         fits(args.new_keys) && fits(args.new_values);
+}
 
 bool attention_paged_cuda_fits(const OpContext&, const PagedAttentionArgs& args) {
   return args.kv.keys.dim(3) <= kMaxHeadDim && args.q.dtype == args.out.dtype;
@@ -130,9 +141,11 @@ Status attention_paged_cuda(OpContext& context, const PagedAttentionArgs& args) 
   const Pages pages = pages_of(args.kv);
   const DType dtype = args.kv.keys.dtype;
   if (!fits_tiles(args)) return attend_any(context, args, dtype, pages, 0);
-  if (tokens == rows) return attention_decode_cuda(context, args, true);
+  const bool alone = attention_alone_cuda_fits(args);
+  if (tokens == rows)
+    return alone ? attention_alone_cuda(context, args, tokens) : attention_decode_cuda(context, args, true);
   // Rows of one token keep the kernel, and the bits, that they have in a step without prompts.
-  if (rows > 1) MSTAR_TRY(attention_decode_cuda(context, args, false));
+  if (rows > 1) MSTAR_TRY(alone ? attention_alone_cuda(context, args, 1) : attention_decode_cuda(context, args, false));
   return args.q.dtype == DType::bf16 ? attention_prefill_cuda(context, args, 2)
                                      : attend_any(context, args, dtype, pages, 2);
 }
@@ -147,6 +160,11 @@ Status attention_slots_cuda(OpContext& context, const SlotAttentionArgs& args) {
   const DType dtype = args.kv.keys.dtype;
   if (!fits_whole(args.q, args.out, dtype, args.kv.keys.dim(3)))
     return attend_any(context, args, dtype, slots_of(args.kv), 0);
+  if (are_alone(args.q, args.kv.keys)) {
+    constexpr int kFew = kAttentionAloneTokens;
+    MSTAR_TRY(attention_alone_cuda(context, args, tokens == rows ? tokens : kFew));
+    return tokens == rows || tokens <= kFew ? ok_status() : attention_whole_cuda(context, args, kFew + 1);
+  }
   if (tokens == rows) return attention_decode_cuda(context, args, true);
   if (rows > 1) MSTAR_TRY(attention_decode_cuda(context, args, false));
   return attention_whole_cuda(context, args, 2);
@@ -162,8 +180,10 @@ bool attention_dense_cuda_fits(const OpContext&, const DenseAttentionArgs& args)
 
 Status attention_dense_cuda(OpContext& context, const DenseAttentionArgs& args) {
   if (args.rows.num_tokens == 0) return {};
-  if (!args.causal && fits_whole(args.q, args.out, args.k.dtype, args.k.dim(2)))
+  if (!args.causal && fits_whole(args.q, args.out, args.k.dtype, args.k.dim(2)) &&
+      (!args.q_bias.pointer || are_alone(args.q, args.k)))
     return attention_whole_cuda(context, args);
+  if (args.q_bias.pointer) return internal_error("attention: biases are for bf16 heads of 64 that share no keys");
   const DenseKeys keys{args.k.pointer,
                        args.v.pointer,
                        args.rows.offsets,

@@ -37,9 +37,19 @@ Status attention_slots_cuda(OpContext& context, const SlotAttentionArgs& args);
 // Besides: k and v of q's type, their tokens equally far apart and on 16 bytes, head_dim a multiple of 16.
 bool attention_dense_cuda_fits(const OpContext& context, const DenseAttentionArgs& args);
 Status attention_dense_cuda(OpContext& context, const DenseAttentionArgs& args);
+// For heads that share no keys (as many kv heads), bf16 keys, head_dim kAttentionWholeHeadDim, rows on 16 bytes; bf16
+// queries of slots. Rows of at most `most` tokens. With new_keys (of bf16, on 16 bytes) those of the step are read from
+// there, and the kernel writes them to the pages.
+bool attention_alone_cuda_fits(const PagedAttentionArgs& args);
+Status attention_alone_cuda(OpContext& context, const PagedAttentionArgs& args, int most);
+Status attention_alone_cuda(OpContext& context, const SlotAttentionArgs& args, int most);
+// Rows of up to so many tokens are attended token by token: they are few, and so would be the tiles of their heads.
+inline constexpr int kAttentionAloneTokens = 8;
 // Their parts, all for bf16 queries and keys, rows on 16 bytes, and this head_dim.
 inline constexpr int kAttentionWholeHeadDim = 64;
 Status attention_decode_cuda(OpContext& context, const SlotAttentionArgs& args, bool all_tokens);
 Status attention_whole_cuda(OpContext& context, const SlotAttentionArgs& args, int least);
 Status attention_whole_cuda(OpContext& context, const DenseAttentionArgs& args);
+// The same for heads that share no keys.
+Status attention_groups_cuda(OpContext& context, const DenseAttentionArgs& args);
 }  // namespace mstar

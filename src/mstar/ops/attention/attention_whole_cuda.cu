@@ -47,12 +47,6 @@ __device__ inline QueryTile find_tile(const std::int32_t* offsets, int num_rows,
   return {};
 }
 
-__device__ inline float power_of_two(float x) {
-  float out;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
-  return out;
-}
-
 // Keys [first, first + 64) of one head, `stride` elements apart; zeros from `num_keys` on.
 __device__ inline void copy_keys(bf16* to, const bf16* head, std::int64_t stride, int first, int num_keys) {
   const int chunk = threadIdx.x % kChunks;
@@ -159,11 +153,29 @@ __device__ inline void attend_tile(PairSet (&sets)[kSets], const bf16* keys, con
   }
 }
 
+// Of a head that shares its keys with no other; or nulls.
+struct Biases {
+  const float* queries = nullptr;
+  const float* values = nullptr;
+};
+
+// Adds the bias of dimensions 2t, 2t + 1 and the same 8 further on to a fragment of 16 dimensions.
+__device__ inline void add_bias(std::uint32_t (&queries)[4], const float* bias) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    __nv_bfloat162 pair;
+    memcpy(&pair, &queries[i], sizeof(pair));
+    const float2 value = __bfloat1622float2(pair), added = *reinterpret_cast<const float2*>(bias + i / 2 * 8 + 2 * t);
+    queries[i] = pack_pair(value.x + added.x, value.y + added.y);
+  }
+}
+
 // Blocks (tile, kv head).
 template <class Keys>
 __global__ void __launch_bounds__(kTileThreads, 2)
     attend_whole(TokenHeads<const bf16> q, const std::int32_t* offsets, int num_rows, Keys source, int group, int least,
-                 float factor, TokenHeads<bf16> out) {
+                 float factor, Biases biases, TokenHeads<bf16> out) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& memory = *reinterpret_cast<Memory*>(shared);
   const int kv_head = blockIdx.y;
@@ -199,7 +211,10 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   for (int s = 0; s < kSets; ++s) {
     const bf16* const query = memory.queries + ((warp * kSets + s) * 16 + lane % 16) * kStride + lane / 16 * 8;
 #pragma unroll
-    for (int k = 0; k < kHeadDim / 16; ++k) load_matrices(sets[s].queries[k], query + k * 16);
+    for (int k = 0; k < kHeadDim / 16; ++k) {
+      load_matrices(sets[s].queries[k], query + k * 16);
+      if (biases.queries) add_bias(sets[s].queries[k], biases.queries + kv_head * kHeadDim + k * 16);
+    }
   }
   for (int index = 0; index < num_tiles; ++index) {
     if (index + 1 < num_tiles) copy(index + 1);
@@ -225,22 +240,25 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       bf16* const to = out.data + (tile.begin + pair / group) * out.token_stride +
                        (kv_head * group + pair % group) * kHeadDim + 2 * t;
 #pragma unroll
-      for (int n = 0; n < kHeadDim / 8; ++n)
-        *reinterpret_cast<std::uint32_t*>(to + n * 8) =
-            pack_pair(sets[s].sums[n][2 * half] * scale, sets[s].sums[n][2 * half + 1] * scale);
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+        float2 added = make_float2(0, 0);
+        if (biases.values) added = *reinterpret_cast<const float2*>(biases.values + kv_head * kHeadDim + n * 8 + 2 * t);
+        *reinterpret_cast<std::uint32_t*>(to + n * 8) = pack_pair(fmaf(sets[s].sums[n][2 * half], scale, added.x),
+                                                                  fmaf(sets[s].sums[n][2 * half + 1], scale, added.y));
+      }
     }
   }
 }
 
 template <class Args, class Keys>
-Status launch(OpContext& context, const Args& args, const Keys& keys, int least) {
+Status launch(OpContext& context, const Args& args, const Keys& keys, int least, const Biases& biases = {}) {
   const int group = static_cast<int>(args.q.dim(1)) / keys.kv_heads;
   // No more tiles than these, however the tokens are spread over the rows.
   const int tiles = args.rows.num_tokens * group / kPairs + args.rows.num_rows;
   allow_shared(attend_whole<Keys>, sizeof(Memory));
   launch_kernel(context, attend_whole<Keys>, dim3(tiles, keys.kv_heads), kTileThreads, sizeof(Memory),
                 token_heads_of<const bf16>(args.q), args.rows.offsets, args.rows.num_rows, keys, group, least,
-                args.scale * 1.44269504088896341f, token_heads_of<bf16>(args.out));
+                args.scale * 1.44269504088896341f, biases, token_heads_of<bf16>(args.out));
   return cuda_launch_status("attention of whole rows");
 }
 
@@ -258,7 +276,7 @@ Status attention_whole_cuda(OpContext& context, const DenseAttentionArgs& args) 
                        static_cast<int>(args.k.dim(1)),
                        static_cast<int>(args.k.dim(2)),
                        false};
-  return launch(context, args, keys, 1);
+  return launch(context, args, keys, 1, {args.q_bias.data<float>(), args.v_bias.data<float>()});
 }
 
 }  // namespace mstar

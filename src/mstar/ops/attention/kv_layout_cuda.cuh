@@ -23,6 +23,8 @@ struct Pages {
     const std::int64_t page = page_table[static_cast<std::int64_t>(row) * max_pages + position / page_tokens];
     return ((page * page_tokens + position % page_tokens) * kv_heads + kv_head) * head_dim;
   }
+  // From one position of a head to the next of the same page.
+  __device__ std::int64_t stride() const { return kv_heads * head_dim; }
   __host__ __device__ int capacity() const { return max_pages * page_tokens; }
   // Keys that token `i` of a row with `count` here sees; what lies past the row's pages cannot be read.
   __device__ int num_keys(int row, int count, int i) const { return min(lengths[row] - count + i + 1, capacity()); }

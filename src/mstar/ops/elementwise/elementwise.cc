@@ -59,6 +59,7 @@ Status activate(OpContext& context, const ActivateArgs& args) {
   MSTAR_OP_EXPECT("activate", args.out.shape.rank() == 2);
   MSTAR_OP_EXPECT("activate", fits_out(context, args.out, args.out));
   MSTAR_OP_EXPECT("activate", fits_out(context, args.x, args.out));
+  MSTAR_OP_EXPECT("activate", !args.bias.pointer || is_vector_of(args.bias, DType::f32, args.out.dim(1)));
   return run_first_fit(context, args, kActivate, "activate");
 }
 

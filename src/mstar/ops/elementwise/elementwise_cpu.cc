@@ -90,7 +90,12 @@ Status add_cpu(OpContext& context, const AddArgs& args) {
 
 Status activate_cpu(OpContext& context, const ActivateArgs& args) {
   for_rows(context, args.out, [&](std::int64_t row, float* out) {
-    HWY_DYNAMIC_DISPATCH(activate_row)(args.activation, row_of(args.x, row), args.out.dim(1), out);
+    const float* from = row_of(args.x, row);
+    if (args.bias.pointer) {
+      HWY_DYNAMIC_DISPATCH(add_row)(from, args.bias.data<float>(), args.out.dim(1), out);
+      from = out;
+    }
+    HWY_DYNAMIC_DISPATCH(activate_row)(args.activation, from, args.out.dim(1), out);
   });
   return {};
 }

@@ -45,6 +45,9 @@ Status kv_append(OpContext& context, const KvAppendArgs& args) {
 Status kv_store(OpContext& context, const KvStoreArgs& args) {
   MSTAR_TRY(check_tokens(context.backend(), args.keys, args.values, args.kv.keys, args.kv.values, args.rows));
   MSTAR_OP_EXPECT("kv_store", args.kv.keys.dim(1) % kKeyUnit == 0 && args.kv.lengths && args.kv.slots);
+  const std::int64_t width = args.kv.keys.dim(2) * args.kv.keys.dim(3);
+  MSTAR_OP_EXPECT("kv_store", !args.value_bias.pointer || (context.backend() == Backend::cuda &&
+                                                           is_vector_of(args.value_bias, DType::f32, width)));
   return run_first_fit(context, args, kStore, "kv_store");
 }
 

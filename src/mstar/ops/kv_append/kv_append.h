@@ -22,6 +22,9 @@ struct KvStoreArgs {
   TensorView values;  // same
   RaggedView rows;
   SlotKvView kv;  // lengths[r] must be the row's number of tokens
+  // On CUDA: added to the values, [kv_heads * head_dim] f32, or a null pointer. A bias that all keys of a head share
+  // would change no weight.
+  TensorView value_bias = {};
 };
 
 // Row r fills slot kv.slots[r] from position 0. Errors: internal (shapes, slot or length out of range; on CUDA tokens

@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(128)
 
 // One block a token, a unit a thread at a time; a unit lies in one head. Slots are the pool's own numbers.
 template <class T, class Element>
-__global__ void __launch_bounds__(128)
-    store(Tokens<T> keys, Tokens<T> values, const std::int32_t* offsets, int num_rows, Slots slots, bool aligned) {
+__global__ void __launch_bounds__(128) store(Tokens<T> keys, Tokens<T> values, const float* value_bias,
+                                             const std::int32_t* offsets, int num_rows, Slots slots, bool aligned) {
   await_inputs();
   const int token = blockIdx.x;
   const int row = row_of(offsets, num_rows, token);
@@ -52,6 +52,10 @@ __global__ void __launch_bounds__(128)
     float key[kUnit], value[kUnit];
     load_unit(keys.data + token * keys.stride + i, kUnit, aligned, key);
     load_unit(values.data + token * values.stride + i, kUnit, aligned, value);
+    if (value_bias) {
+#pragma unroll
+      for (int e = 0; e < kUnit; ++e) value[e] += value_bias[i + e];
+    }
     const std::int64_t to = slots.at(row, position, i / slots.head_dim) + i % slots.head_dim;
     store_unit(key, kUnit, true, static_cast<Element*>(slots.keys) + to);
     store_unit(value, kUnit, true, static_cast<Element*>(slots.values) + to);
@@ -69,7 +73,8 @@ Status kv_store_cuda(OpContext& context, const KvStoreArgs& args) {
     return with_float_type(args.kv.keys.dtype, [&](auto element) {
       using T = decltype(given);
       launch_kernel(context, store<T, decltype(element)>, args.rows.num_tokens, 128, 0, tokens_of<T>(args.keys),
-                    tokens_of<T>(args.values), args.rows.offsets, args.rows.num_rows, slots_of(args.kv), aligned);
+                    tokens_of<T>(args.values), args.value_bias.template data<float>(), args.rows.offsets,
+                    args.rows.num_rows, slots_of(args.kv), aligned);
       return cuda_launch_status("kv_store");
     });
   });
