@@ -9,6 +9,7 @@
 #include <string>
 
 #include "mstar/base/result.h"
+#include "mstar/base/step_profile.h"
 
 namespace mstar {
 
@@ -84,6 +85,8 @@ class Device {
   virtual Result<std::unique_ptr<CapturedGraph>> end_capture(Stream) {
     return internal_error("this device does not capture graphs");
   }
+  // Shows phases of the host in a timeline that a tool makes of this device's work; null where there is none.
+  virtual RangeMarker* range_marker() { return nullptr; }
 };
 
 // Bump memory for one step: everything a forward needs beyond its inputs and outputs. Sized once, reset each step.

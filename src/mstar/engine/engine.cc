@@ -239,23 +239,45 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
   step->slots = &slots_;
   step->rows.slot = first_plan_slot_ + *slot;
   step->reserve(rows.size());
-  if (sequences_) {
-    admit_sequences(*step, std::move(rows), out);
-  } else {
-    admit_rows(*step, std::move(rows), out);
-  }
+  admit_all(*step, std::move(rows), out);
   if (step->num_rows() == 0) return out;
-  lease(*step);
   const std::int64_t before = device_.num_allocations();
-  body_->before_plan(*step);
-  for (const decl::ResourceRef ref : spec_.uses)
-    if (Status planned = resources_.at(ref)->plan(step->rows, step->ops().stream); !planned)
-      step->failure = planned.error();
-  if (Status gathered = gather(*step); !gathered && !step->failure) step->failure = gathered.error();
-  if (Status allocated = allocate_outputs(*step); !allocated && !step->failure) step->failure = allocated.error();
+  plan(*step);
+  bind(*step);
   counters_.num_allocations += device_.num_allocations() - before;
   out.step = std::move(step);
   return out;
+}
+
+void Engine::admit_all(Step& step, std::vector<RowInputs> rows, Prepared& out) {
+  const PhaseScope scope(options_.profile, Phase::admit);
+  if (sequences_) {
+    admit_sequences(step, std::move(rows), out);
+  } else {
+    admit_rows(step, std::move(rows), out);
+  }
+}
+
+void Engine::plan(Step& step) {
+  const PhaseScope scope(options_.profile, Phase::plan);
+  lease(step);
+  body_->before_plan(step);
+  for (const decl::ResourceRef ref : spec_.uses)
+    if (Status planned = resources_.at(ref)->plan(step.rows, step.ops().stream); !planned)
+      step.failure = planned.error();
+}
+
+void Engine::bind(Step& step) {
+  const PhaseScope scope(options_.profile, Phase::gather);
+  if (Status gathered = gather(step); !gathered && !step.failure) step.failure = gathered.error();
+  if (Status allocated = allocate_outputs(step); !allocated && !step.failure) step.failure = allocated.error();
+}
+
+Engine::StepShape Engine::shape(const Step& step) const {
+  const int rows = step.num_rows();
+  if (step.bucket) return {StepKind::replay, rows};
+  const int tokens = step.rows.token_offsets[static_cast<std::size_t>(rows)];
+  return {tokens > rows ? StepKind::prompt : StepKind::eager, rows};
 }
 
 Result<bool> Engine::advance(Step& step) {
@@ -272,6 +294,7 @@ Result<bool> Engine::advance(Step& step) {
   const bool last = step.bucket || step.next_slice + 1 == body_->num_slices();
   Status ran;
   try {
+    const PhaseScope scope(options_.profile, step.bucket ? Phase::replay : Phase::forward);
     ran = step.bucket ? replay(step) : body_->forward(step, step.next_slice);
   } catch (const std::exception& error) {
     log_error("component '{}': a step failed: {}", spec_.name, error.what());
@@ -305,10 +328,16 @@ void Engine::drop(Step& step, std::uint32_t tag) {
     }
 }
 
+bool Engine::is_running(const Step& step) const {
+  if (on_cpu() || !step.launched || step.waited) return false;
+  return !memory_[static_cast<std::size_t>(step.own_slot)].done->reached();
+}
+
 void Engine::wait(Step& step) {
   if (step.waited) return;
   step.waited = true;
   if (on_cpu()) return;
+  const PhaseScope scope(options_.profile, Phase::wait);
   ++counters_.num_host_syncs;
   if (step.launched) {
     memory_[static_cast<std::size_t>(step.own_slot)].done->wait();
@@ -322,24 +351,30 @@ const std::vector<RowResult>& Engine::promised(Step& step) {
   return step.results;
 }
 
-std::vector<RowResult> Engine::finish(StepPtr step) {
-  wait(*step);
-  make_outputs(*step);
-  for (int r = 0; r < step->num_rows(); ++r) {
-    RowResult& result = step->results[static_cast<std::size_t>(r)];
+void Engine::commit(Step& step) {
+  const PhaseScope scope(options_.profile, Phase::commit);
+  for (int r = 0; r < step.num_rows(); ++r) {
+    RowResult& result = step.results[static_cast<std::size_t>(r)];
     int snapshot = -1;
     for (const decl::ResourceRef ref : spec_.uses) {
       if (!result.error && sequences_ && resources_.at(ref) == sequences_) {
-        snapshot = commit_part(*step, r);
+        snapshot = commit_part(step, r);
       } else if (result.error) {
-        resources_.at(ref)->rollback(step->rows.rows[static_cast<std::size_t>(r)]);
+        resources_.at(ref)->rollback(step.rows.rows[static_cast<std::size_t>(r)]);
       } else {
-        resources_.at(ref)->commit(step->rows.rows[static_cast<std::size_t>(r)]);
+        resources_.at(ref)->commit(step.rows.rows[static_cast<std::size_t>(r)]);
       }
     }
     if (result.error) result.outputs.clear();
-    if (snapshot >= 0) save_states(*step, r, snapshot);
+    if (snapshot >= 0) save_states(step, r, snapshot);
   }
+}
+
+std::vector<RowResult> Engine::finish(StepPtr step) {
+  wait(*step);
+  const PhaseScope scope(options_.profile, Phase::collect);
+  make_outputs(*step);
+  commit(*step);
   bring_to_host(*step);
   for (int r = 0; r < step->num_rows(); ++r)
     if (const RowResult& result = step->results[static_cast<std::size_t>(r)]; !result.error && step->row_ends(r))

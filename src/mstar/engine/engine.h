@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "mstar/base/step_profile.h"
 #include "mstar/engine/buffers.h"
 #include "mstar/engine/component_body.h"
 #include "mstar/engine/labels.h"
@@ -80,6 +81,7 @@ class Engine {
     // Shared by the engines of one device, whose steps follow each other on one stream; null: the engine has its own. A
     // shared one must be sealed before the first step.
     std::shared_ptr<ActivationArena> arena = nullptr;
+    StepProfile* profile = nullptr;  // of the step loop that calls this engine
   };
   static Result<std::unique_ptr<Engine>> create(const decl::Decl& decl, decl::ComponentRef component, Options options,
                                                 ResourceSet& resources, weights::WeightMap& weights, Device& device);
@@ -116,6 +118,14 @@ class Engine {
   // The row with this tag is not wanted any more: it is rolled back when the step finishes, and gives no outputs. Tags
   // that the step does not hold are ignored.
   void drop(Step& step, std::uint32_t tag);
+  // Whether the device works on the step still, launched whole and not waited for. False on a CPU.
+  bool is_running(const Step& step) const;
+  // What a profile says of a step.
+  struct StepShape {
+    StepKind kind = StepKind::eager;
+    int rows = 0;
+  };
+  StepShape shape(const Step& step) const;
   // Blocks until the device is done with a launched step, the one wait of a step loop. finish does it too.
   void wait(Step& step);
   // Waits for the device, commits, and gives each row its outputs. On a failed forward every row carries the error.
@@ -140,6 +150,10 @@ class Engine {
   Result<RowDemand> declare(const RowInputs& row);
   Result<resource::Admit> admit(const RowInputs& row, const resource::StepRow& claim);
   void fork_after(Step& step);
+  void admit_all(Step& step, std::vector<RowInputs> rows, Prepared& out);
+  void plan(Step& step);
+  void bind(Step& step);
+  void commit(Step& step);
   void admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out);
   void add_admitted(Step& step, RowInputs row, RowDemand demand, const resource::StepRow& claim);
   // engine_sequences.cc

@@ -218,6 +218,7 @@ Status Engine::allocate_outputs(Step& step) {
 
 Status Engine::read_back(Step& step) {
   if (on_cpu()) return ok_status();
+  const PhaseScope scope(options_.profile, Phase::read_back);
   SlotMemory& memory = memory_[static_cast<std::size_t>(step.own_slot)];
   if (const auto& block = step.output_blocks[kHostGroup])
     device_.copy_to_host(memory.readback.data(), block->pointer, step.layout.bytes[kHostGroup], step.ops().stream);

@@ -43,7 +43,8 @@ struct ManualHost final : HostExecutor {
 // The toy language model, whole on one worker.
 class LoneWorker : public ::testing::Test {
  protected:
-  explicit LoneWorker(std::unique_ptr<Device> device, bool run_ahead = true, bool walks_apart = false)
+  explicit LoneWorker(std::unique_ptr<Device> device, bool run_ahead = true, bool walks_apart = false,
+                      StepProfile* profile = nullptr)
       : decl_(toy::language_model("lm", 7, walks_apart)), device_(std::move(device)) {
     auto compiled = graph::CompiledModel::compile(decl_);
     EXPECT_TRUE(compiled);
@@ -52,10 +53,13 @@ class LoneWorker : public ::testing::Test {
         .name = "lm", .compiled = &*compiled_, .limits = {.max_requests = 2, .max_rows = 8, .max_tokens = 256}};
     for (std::uint16_t c = 0; c < decl_.components().size(); ++c)
       if (!decl_.components()[c].on_host()) model.components.emplace_back(c);
-    worker_ = std::make_unique<Worker>(
-        WorkerOptions{
-            .id = WorkerId(0), .device = device_.get(), .host_pool = &host_, .run_ahead = run_ahead, .models = {model}},
-        mesh_);
+    worker_ = std::make_unique<Worker>(WorkerOptions{.id = WorkerId(0),
+                                                     .device = device_.get(),
+                                                     .host_pool = &host_,
+                                                     .run_ahead = run_ahead,
+                                                     .models = {model},
+                                                     .profile = profile},
+                                       mesh_);
     const Status loaded = worker_->load();
     EXPECT_TRUE(loaded) << loaded.error().message;
     settle();

@@ -59,6 +59,7 @@ std::vector<std::string> homes_of(const decl::Decl& declaration) {
 Status Worker::load() {
   models_.resize(options_.models.size());
   if (options_.device) buffers_ = std::make_shared<engine::BufferPool>(*options_.device);
+  if (options_.device && options_.profile) options_.profile->set_marker(options_.device->range_marker());
   for (std::uint32_t m = 0; m < options_.models.size(); ++m) {
     const WorkerModel& model = options_.models[m];
     const decl::Decl& declaration = model.compiled->declaration();
@@ -79,11 +80,17 @@ Status Worker::load() {
       if (spec.max_batch_tokens > 0)
         limits.max_tokens =
             spec.chunked_prefill ? std::min(limits.max_tokens, spec.max_batch_tokens) : spec.max_batch_tokens;
-      MSTAR_TRY_ASSIGN(auto engine, engine::Engine::create(declaration, component, {limits, buffers_, options_.pool},
-                                                           models_[m].resources, weights, *options_.device));
+      MSTAR_TRY_ASSIGN(auto engine,
+                       engine::Engine::create(
+                           declaration, component,
+                           {.limits = limits, .buffers = buffers_, .pool = options_.pool, .profile = options_.profile},
+                           models_[m].resources, weights, *options_.device));
+      const std::size_t profiled = options_.profile ? options_.profile->add_component(model.name, spec.name) : 0;
       lane_of_[{m, component.value}] = lanes_.size();
-      lanes_.push_back(
-          {.model = m, .engine = std::move(engine), .group_of_walk = groups_of(spec, declaration.walks().size())});
+      lanes_.push_back({.model = m,
+                        .engine = std::move(engine),
+                        .profiled = profiled,
+                        .group_of_walk = groups_of(spec, declaration.walks().size())});
     }
     if (model.checkpoint) {
       std::vector<std::string> homes;
@@ -109,25 +116,34 @@ Status Worker::start() {
 }
 
 void Worker::run() {
-  while (!stopping_)
-    if (!poll()) inbox_->wait(std::chrono::milliseconds(200));
+  while (!stopping_) {
+    if (poll()) continue;
+    const PhaseScope scope(options_.profile, Phase::idle);
+    inbox_->wait(std::chrono::milliseconds(200));
+  }
 }
 
 bool Worker::poll() {
   ++num_turns_;
   if (!announced_) tell_conductor(wire::WorkerReady{options_.id});
   announced_ = true;
+  bool worked = take_messages();
+  flush_to_conductor();
+  if (!stopping_) worked |= step_once();
+  flush_to_conductor();
+  if (stopping_) return true;
+  if (stats_stale_) publish_stats_when_due(!worked);
+  return worked;
+}
+
+bool Worker::take_messages() {
+  const PhaseScope scope(options_.profile, Phase::messages);
   bool worked = false;
   for (auto& message : inbox_->take_all()) {
     worked = true;
     on_message(std::move(message));
     if (stopping_) break;
   }
-  flush_to_conductor();
-  if (!stopping_) worked |= step_once();
-  flush_to_conductor();
-  if (stopping_) return true;
-  if (stats_stale_) publish_stats_when_due(!worked);
   return worked;
 }
 
@@ -139,6 +155,7 @@ void Worker::tell_conductor(wire::ToConductor message) {
 
 void Worker::flush_to_conductor() {
   if (to_conductor_.empty()) return;
+  const PhaseScope scope(options_.profile, Phase::tell);
   mesh_.all_to_conductor(to_conductor_);
   to_conductor_.clear();
 }
@@ -297,6 +314,7 @@ void Worker::publish_stats_when_due(bool idle) {
   const bool at_once = idle && (moved || requests_.empty());
   if (!at_once && now_us - stats_at_us_ < kStatsPeriodUs) return;
   stats_at_us_ = now_us;
+  const PhaseScope scope(options_.profile, Phase::statistics);
   publish_stats();
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "mstar/base/queue.h"
+#include "mstar/base/step_profile.h"
 #include "mstar/engine/engine.h"
 #include "mstar/graph/partition_state.h"
 #include "mstar/weights/weight_map.h"
@@ -42,6 +43,7 @@ struct WorkerOptions {
   bool run_ahead = true;              // false, for comparison: no step is launched before the one before it was read
   std::vector<WorkerModel> models;
   std::function<void(const wire::WorkerStats&)> on_stats;  // may be empty; called by the owner thread when they changed
+  StepProfile* profile = nullptr;                          // of this worker's loop; outlives it
 };
 
 // On an asynchronous device the loop runs one step ahead: while step N runs, N+1 is built and launched from what has
@@ -143,10 +145,12 @@ class Worker {
     engine::StepPtr step;
     std::vector<Row> rows;  // by RowInputs::tag
     std::vector<Follower> followers;
+    std::int64_t launched_ns = 0;  // where there is a profile
   };
   struct Lane {  // one engine with its queue
     std::uint32_t model = 0;
     std::unique_ptr<engine::Engine> engine;
+    std::size_t profiled = 0;  // its number in the profile
     std::deque<Pending> queue;
     std::optional<Batch> open;  // being built, or between two slices
     int num_launched = 0;       // steps in flight
@@ -168,6 +172,7 @@ class Worker {
   void run();
   void tell_conductor(wire::ToConductor message);
   void flush_to_conductor();
+  bool take_messages();
   void on_message(Inbox message);
   void on(wire::AddRequest message);
   void on(wire::PartitionMessage message);
@@ -197,6 +202,8 @@ class Worker {
   bool step_once();
   Lane* next_lane();
   void run_slice(Lane& lane);
+  Result<bool> advance(Lane& lane);
+  bool device_is_busy() const;
   std::vector<std::uint32_t> groups_in_turn(const Lane& lane);
   std::optional<std::uint32_t> group_of(const Lane& lane, RequestId request, decl::PartitionRef partition);
   void take_rows(Lane& lane, std::uint32_t group, std::vector<engine::RowInputs>& inputs);

@@ -31,6 +31,12 @@ Worker::Lane* Worker::next_lane() {
   return best;
 }
 
+bool Worker::device_is_busy() const {
+  for (auto batch = in_flight_.rbegin(); batch != in_flight_.rend(); ++batch)
+    if (batch->lane->engine->is_running(*batch->step)) return true;
+  return false;
+}
+
 bool Worker::step_once() {
   Lane* const lane = in_flight_.size() < max_in_flight_ ? next_lane() : nullptr;
   if (lane) {
@@ -50,7 +56,7 @@ void Worker::run_slice(Lane& lane) {
     const bool wanted = is_wanted(*lane.open);
     flush_to_conductor();
     if (wanted) {
-      const auto whole = lane.engine->advance(*lane.open->step);
+      const auto whole = advance(lane);
       if (whole && !*whole) return;
     } else {
       for (Row& row : lane.open->rows)
@@ -66,6 +72,16 @@ void Worker::run_slice(Lane& lane) {
     lane.open.reset();
   }
   if (max_in_flight_ == 1 && !in_flight_.empty()) end_oldest_step();
+}
+
+Result<bool> Worker::advance(Lane& lane) {
+  StepProfile* const profile = options_.profile;
+  if (!profile) return lane.engine->advance(*lane.open->step);
+  profile->look(device_is_busy());
+  auto whole = lane.engine->advance(*lane.open->step);
+  profile->look(device_is_busy());  // on what was launched before
+  lane.open->launched_ns = profile->now_ns();
+  return whole;
 }
 
 // False when nobody waits for any row of the step, so that its other slices need not run.
@@ -197,6 +213,7 @@ std::vector<std::uint32_t> Worker::groups_in_turn(const Lane& lane) {
 }
 
 bool Worker::begin_step(Lane& lane) {
+  const PhaseScope scope(options_.profile, Phase::schedule);
   for (const std::uint32_t group : groups_in_turn(lane)) {
     if (!begin_step(lane, group)) continue;
     lane.blocked = false;
@@ -240,6 +257,13 @@ bool Worker::begin_step(Lane& lane, std::uint32_t group) {
 }
 
 void Worker::end_oldest_step() {
+  StepProfile* const profile = options_.profile;
+  engine::Engine::StepShape shape;
+  if (profile) {
+    profile->look(device_is_busy());
+    shape = in_flight_.front().lane->engine->shape(*in_flight_.front().step);
+  }
+  const PhaseScope scope(profile, Phase::route);  // and what the engine does not name
   Batch batch = std::move(in_flight_.front());
   in_flight_.pop_front();
   Lane& lane = *batch.lane;
@@ -254,6 +278,7 @@ void Worker::end_oldest_step() {
       if (row.standing == Standing::unwanted || live->over()) lane.engine->drop(*batch.step, tag);
     }
     auto results = lane.engine->finish(std::move(batch.step));
+    if (profile) profile->add_flight(batch.launched_ns, lane.profiled, shape.kind, shape.rows);
     for (auto& result : results) end_row(lane, batch.rows[result.tag], result);
   } catch (const std::exception& error) {
     log_error("worker {}: the end of a step of '{}': {}", options_.id.value, lane.engine->spec().name, error.what());
@@ -261,6 +286,7 @@ void Worker::end_oldest_step() {
   }
   unblock_lanes();
   stats_stale_ = true;
+  if (profile) profile->end_step(lane.profiled, shape.kind, shape.rows, device_is_busy());
 }
 
 // After a signal that may have cut nodes off. Of a sequence that was cut off nothing stays, for it may have come in

@@ -9,6 +9,7 @@
 
 #include "mstar/base/check.h"
 #include "mstar/device/cuda/cuda_check.h"
+#include "mstar/device/cuda/nvtx_marker.h"
 
 namespace mstar {
 namespace {
@@ -195,6 +196,8 @@ class CudaDevice final : public Device {
     return out;
   }
 
+  RangeMarker* range_marker() override { return &marker_; }
+
   Result<CudaAttachment*> attachment(const void* kind, Result<std::unique_ptr<CudaAttachment>> (*make)()) {
     const std::lock_guard lock(attachments_mutex_);
     std::unique_ptr<CudaAttachment>& found = attachments_[kind];
@@ -235,6 +238,7 @@ class CudaDevice final : public Device {
   int index_;
   cudaStream_t stream_;
   cudaDeviceProp properties_;
+  NvtxMarker marker_;
   std::atomic<std::int64_t> num_allocations_{0};
   std::atomic<bool> capturing_{false};
   std::mutex attachments_mutex_;
