@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "media_file.h"
 #include "output_files.h"
+#include "profile_report.h"
 #include "settings.h"
 #include "waiting_sink.h"
 
@@ -77,6 +78,7 @@ Result<int> run(const RunFlags& flags) {
   // 4. Chunks reach the sink while the partitions' plans choose walk after walk; then exactly one end.
   MSTAR_TRY_ASSIGN(const Finished finished, sink->wait());
   std::fprintf(stderr, "mstar: %lld tokens\n", static_cast<long long>(finished.usage.completion_tokens));
+  report_profile(*runtime);
   return writer.failed() ? 1 : 0;
 }
 
@@ -92,6 +94,7 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
   command.add_option("--param", flags.params, "further request fields as NAME=VALUE; may be given again");
   command.add_option("--output", flags.output, "directory for chunks of media")->capture_default_str();
   add_model_flags(command, flags.model);
+  add_profile_flag(command, flags.model);
 }
 
 int run_run(const RunFlags& flags) {

@@ -7,11 +7,13 @@
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/device/cuda/cuda_device.h"
+#include "profile_report.h"
 
 namespace mstar::apps {
 namespace {
 constexpr std::chrono::seconds kReadyTimeout{600};
-}
+constexpr std::size_t kTraceSpans = 65536;  // of a worker: some thousand steps
+}  // namespace
 
 // Queues between threads of this process, where a message is a push, and the sockets of other processes.
 class Runtime::Mesh final : public wire::Mesh {
@@ -63,6 +65,12 @@ Status Runtime::make_devices() {
     devices_.push_back(std::move(device));
   }
   return ok_status();
+}
+
+std::vector<const StepProfile*> Runtime::profiles() const {
+  std::vector<const StepProfile*> out;
+  for (const auto& each : profiles_) out.push_back(each.get());
+  return out;
 }
 
 std::string Runtime::device_description() const {
@@ -142,6 +150,7 @@ Status Runtime::start_workers() {
   for (const Served& served : models_) options.models.push_back(deploy(served, workers));
   for (std::uint32_t w = 0; w < workers.size(); ++w) options.workers.push_back(WorkerId(w));
   options.worker_metrics = [this] { return worker_metrics(); };
+  if (config_.profile.is_on()) options.profile_json = [this] { return apps::profile_json(profiles()); };
   conductor_ = std::make_unique<conductor::Conductor>(std::move(options), *mesh_);
   mesh_->conductor = conductor_.get();
   for (std::uint32_t w = 0; w < workers.size(); ++w) workers[w].id = WorkerId(w);
@@ -159,8 +168,14 @@ void Runtime::add_local(worker::WorkerOptions options) {
 }
 
 Status Runtime::start_in_threads(std::vector<worker::WorkerOptions> workers) {
+  profiles_.clear();
   for (std::size_t w = 0; w < workers.size(); ++w) {
     workers[w].device = w == 0 ? nullptr : devices_[std::min(w, devices_.size()) - 1].get();
+    if (w > 0 && config_.profile.is_on()) {
+      profiles_.push_back(std::make_unique<StepProfile>(
+          StepProfile::Options{.num_spans = config_.profile.trace_file.empty() ? 0 : kTraceSpans}));
+      workers[w].profile = profiles_.back().get();
+    }
     add_local(std::move(workers[w]));
   }
   for (auto& each : workers_) MSTAR_TRY(each->start());

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "memory_plan.h"
+#include "mstar/base/step_profile.h"
 #include "mstar/conductor/conductor.h"
 #include "mstar/device/device.h"
 #include "mstar/device/thread_pool.h"
@@ -36,6 +37,13 @@ struct ModelConfig {
 // Device workers are threads of this process, or each a process of its own; host components run here either way.
 enum class Isolation : std::uint8_t { thread, process };
 
+// What is kept of where the workers' time goes.
+struct ProfileConfig {
+  bool phases = false;     // a table at the end
+  std::string trace_file;  // a timeline of the last steps; empty: none
+  bool is_on() const { return phases || !trace_file.empty(); }
+};
+
 struct RuntimeConfig {
   std::vector<ModelConfig> models;
   DeviceChoice device = DeviceChoice::automatic;  // rank r is the r-th CUDA device
@@ -51,6 +59,7 @@ struct RuntimeConfig {
   std::chrono::milliseconds hang_timeout{
       60000};  // `isolation: process`: a worker that stands still is killed; 0: never
   std::string worker_program = "/proc/self/exe";  // the mstar binary, for `isolation: process`
+  ProfileConfig profile;                          // not with `isolation: process`
 };
 
 // The name that an entry is served by when it names none: its directory's.
@@ -100,6 +109,9 @@ class Runtime {
   // What each rank holds: planned, with the step arenas that the built components need.
   const MemoryPlan& memory() const { return memory_; }
   std::string device_description() const;
+  // By rank; none when no profile is taken. They stand as long as the runtime does.
+  std::vector<const StepProfile*> profiles() const;
+  const ProfileConfig& profile_config() const { return config_.profile; }
   // Of the worker of a device rank under `isolation: process`; nothing when it is not running.
   std::optional<pid_t> worker_pid(int rank) const;
 
@@ -131,7 +143,8 @@ class Runtime {
   std::vector<Served> models_;
   MemoryPlan memory_;
   Backend backend_ = Backend::cpu;
-  std::vector<std::unique_ptr<Device>> devices_;  // by rank; one on the CPU, none where each has its process
+  std::vector<std::unique_ptr<Device>> devices_;        // by rank; one on the CPU, none where each has its process
+  std::vector<std::unique_ptr<StepProfile>> profiles_;  // by rank
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<worker::HostPool> host_pool_;
   std::unique_ptr<Mesh> mesh_;

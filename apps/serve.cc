@@ -10,6 +10,7 @@
 #include "mstar/base/log.h"
 #include "mstar/server/http_server.h"
 #include "open_files.h"
+#include "profile_report.h"
 #include "settings.h"
 #include "signals.h"
 #include "startup_text.h"
@@ -73,6 +74,7 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
       "--cors", flags.cors_origins,
       "an origin whose web pages may read answers, '*' for all (the default), '' for none; may be given again");
   add_model_flags(command, flags.model);
+  add_profile_flag(command, flags.model);
 }
 
 int run_serve(const ServeFlags& flags) {
@@ -106,6 +108,7 @@ int run_serve(const ServeFlags& flags) {
   (*http)->stop_accepting();
   if (!(*runtime)->frontend().drain(kDrain)) log_warn("some requests took too long and are given up");
   (*http)->drain(kLastBytes);
+  report_profile(**runtime);
   return 0;
 }
 

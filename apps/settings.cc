@@ -1,6 +1,7 @@
 #include "settings.h"
 
 #include <CLI/CLI.hpp>
+#include <fstream>
 #include <thread>
 
 #include "config_yaml.h"
@@ -15,7 +16,27 @@ constexpr const char* kWeightKinds[] = {"stored", "f32", "f16", "bf16", "i8"};
 
 bool is_yaml(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
 
+Status read_profile(const std::vector<std::string>& texts, RuntimeConfig& out) {
+  constexpr std::string_view kTrace = "trace=";
+  for (const std::string& each : texts) {
+    if (each == "phases") {
+      out.profile.phases = true;
+    } else if (each.starts_with(kTrace) && each.size() > kTrace.size()) {
+      out.profile.trace_file = each.substr(kTrace.size());
+      // Found out now, not when the work is done.
+      if (!std::ofstream(out.profile.trace_file, std::ios::app))
+        return invalid_request("--profile trace: '" + out.profile.trace_file + "' cannot be written");
+    } else {
+      return invalid_request("--profile must be phases or trace=FILE, not '" + each + "'");
+    }
+  }
+  if (out.profile.is_on() && out.isolation == Isolation::process)
+    return invalid_request("--profile sees workers of this process only, and the YAML has isolation: process");
+  return ok_status();
+}
+
 Status overlay(const ModelFlags& flags, RuntimeConfig& out) {
+  MSTAR_TRY(read_profile(flags.profile, out));
   if (flags.threads && (*flags.threads < 0 || *flags.threads > 1024))
     return invalid_request("--threads must be from 1 to 1024, or 0 for all");
   if (flags.threads) out.num_threads = *flags.threads;
@@ -58,6 +79,14 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--load-format", flags.load_format,
                      "auto (the default), or dummy: seeded random weights at the size that config.json says");
   command.add_option("--max-requests", flags.max_requests, "requests worked on at once; more wait");
+}
+
+void add_profile_flag(CLI::App& command, ModelFlags& flags) {
+  command
+      .add_option("--profile", flags.profile,
+                  "phases: where the time of each worker's steps goes, as a table at the end and at /debug/profile; "
+                  "trace=FILE: a timeline of the last steps, for chrome://tracing or Perfetto; may be given again")
+      ->delimiter(',');
 }
 
 Status parse_params(const std::vector<std::string>& texts, Params& params) {

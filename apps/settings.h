@@ -31,5 +31,6 @@ Result<Settings> model_settings(const ModelFlags& flags);
 // "NAME=VALUE" each; the value stays text, which the getters of Params read as a number or a flag where one is wanted.
 Status parse_params(const std::vector<std::string>& texts, Params& params);
 void add_model_flags(CLI::App& command, ModelFlags& flags);
+void add_profile_flag(CLI::App& command, ModelFlags& flags);
 
 }  // namespace mstar::apps

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 import unittest
+import urllib.error
 
 from cli_support import MODEL, MSTAR, WAIT_S, Served, mstar, needs_model, write_tone
 
@@ -84,6 +85,33 @@ class Bench(Served):
                 self.assertIn("server's CPU", table)
                 self.assertNotIn("secret", json.dumps(read))
                 self.assertIn("--seed", read["command"])
+
+    def test_a_profile_is_served_and_printed_at_the_end(self):
+        trace = self.dir / "trace.json"
+        process, url, _ = self.start("null", "--port", 0, "--max-requests", 8, "--profile", "phases", "--profile", f"trace={trace}")
+        self.bench(url, "--concurrency", 4, "--requests", 20, "--output", "8")
+        steps = json.loads(self.get(url + "/debug/profile"))["workers"][0]["steps"]
+        self.assertGreater(sum(each["num_steps"] for each in steps), 8)
+        for each in steps:
+            self.assertLessEqual(each["exposed_us"]["mean"], each["host_us"]["mean"])
+            self.assertAlmostEqual(sum(phase["mean_us"] for name, phase in each["phases"].items() if name != "idle"),
+                                   each["step_us"]["mean"], delta=0.1)
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+        self.assertEqual(process.wait(WAIT_S), 0)
+        self.assertRegex(said, r"null/\w+: eager, [0-9-]+ rows")
+        self.assertIn("= exposed", said)
+        events = json.loads(trace.read_text())["traceEvents"]
+        self.assertTrue(any(each["name"] == "route" for each in events))
+
+    def test_a_server_without_a_profile_says_how_to_get_one(self):
+        _, url, _ = self.start("null", "--port", 0)
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            self.get(url + "/debug/profile")
+        self.assertEqual(refused.exception.code, 404)
+        self.assertIn("--profile phases", refused.exception.read().decode())
+        refused.exception.close()
+        self.assertIn("--profile must be", self.check(mstar("serve", "null", "--profile", "all"), 2).stderr)
 
     def test_an_unknown_model_is_told_with_those_that_there_are(self):
         _, url, _ = self.start("null", "--port", 0)

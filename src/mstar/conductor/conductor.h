@@ -51,6 +51,7 @@ struct ConductorOptions {
   Routing routing = Routing::least_loaded;
   std::uint64_t seed = 0;                       // of ties and random routing
   std::function<std::string()> worker_metrics;  // Prometheus text of the workers; may be empty
+  std::function<std::string()> profile_json;    // of the workers' steps; empty where no profile is taken
 };
 
 // Owner thread: its own, started by start(), or else the one that calls poll(); for all private state below the marker.
@@ -79,6 +80,7 @@ class Conductor final : public Frontend {
   // Ready: every worker was once, and each part of each model has one that is.
   RuntimeState state() const override;
   std::string metrics_text() const override;
+  Result<std::string> profile_json() const override;
 
   // New requests are refused with `unavailable`; true when none was left within the time.
   bool drain(std::chrono::milliseconds timeout);

@@ -239,6 +239,11 @@ std::string Conductor::metrics_text() const {
   return out;
 }
 
+Result<std::string> Conductor::profile_json() const {
+  if (!options_.profile_json) return Frontend::profile_json();
+  return options_.profile_json();
+}
+
 bool Conductor::drain(std::chrono::milliseconds timeout) {
   draining_ = true;
   std::unique_lock lock(state_mutex_);

@@ -100,6 +100,10 @@ class Frontend {
   virtual RuntimeState state() const = 0;
   // Prometheus text exposition of the runtime's metrics.
   virtual std::string metrics_text() const = 0;
+  // Where the time of the workers' steps went, as JSON. unavailable where no profile is taken.
+  virtual Result<std::string> profile_json() const {
+    return unavailable("no profile is taken here: start the server with --profile phases");
+  }
 };
 
 }  // namespace mstar

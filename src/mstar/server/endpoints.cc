@@ -65,6 +65,13 @@ Reply ready(const Frontend& frontend) {
   return reply;
 }
 
+// 404 where no profile is taken: the route is not there then.
+Reply profile(const Frontend& frontend) {
+  auto json = frontend.profile_json();
+  if (json) return {200, "application/json", std::move(*json)};
+  return {404, "application/json", error_body(http_error(404, json.error().message, "profile_off"))};
+}
+
 // The model of a /generate request that names none: the only one that serves the route.
 std::string default_model(const Frontend& frontend) {
   std::string out;
@@ -112,6 +119,8 @@ Reply answer_at_once(const RouteMatch& match, const Form& form, const Frontend& 
       return ready(frontend);
     case Endpoint::metrics:
       return {200, "text/plain; version=0.0.4; charset=utf-8", metrics.text() + frontend.metrics_text()};
+    case Endpoint::profile:
+      return profile(frontend);
     case Endpoint::models:
       return list_models(frontend);
     case Endpoint::model:
@@ -149,6 +158,7 @@ Result<Call> make_call(Endpoint endpoint, Form form, const Frontend& frontend, s
     case Endpoint::health:
     case Endpoint::ready:
     case Endpoint::metrics:
+    case Endpoint::profile:
     case Endpoint::models:
     case Endpoint::model:
     case Endpoint::tokenize:

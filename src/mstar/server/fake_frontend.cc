@@ -189,6 +189,17 @@ RuntimeState FakeFrontend::state() const {
   return state_;
 }
 
+Result<std::string> FakeFrontend::profile_json() const {
+  std::lock_guard lock(mutex_);
+  if (profile_.empty()) return Frontend::profile_json();
+  return profile_;
+}
+
+void FakeFrontend::set_profile(std::string json) {
+  std::lock_guard lock(mutex_);
+  profile_ = std::move(json);
+}
+
 std::string FakeFrontend::metrics_text() const { return "# HELP fake_pages Pages in use\nfake_pages 0\n"; }
 
 void FakeFrontend::set_script(Script script) {

@@ -67,9 +67,11 @@ class FakeFrontend final : public Frontend {
   Result<decl::TextCodec> text_codec(std::string_view model) const override;
   RuntimeState state() const override;
   std::string metrics_text() const override;
+  Result<std::string> profile_json() const override;
 
   void set_script(Script script);
   void set_state(RuntimeState state);
+  void set_profile(std::string json);            // empty: none is taken
   void refuse_with(std::optional<Error> error);  // what submit_call answers
   // Called before a call is taken in, on its thread; what it throws goes to the caller.
   void before_submit(std::function<void(const CallRequests&)> hook);
@@ -87,6 +89,7 @@ class FakeFrontend final : public Frontend {
   mutable std::mutex mutex_;
   Script script_;
   RuntimeState state_;
+  std::string profile_;
   std::optional<Error> refusal_;
   std::function<void(const CallRequests&)> before_submit_;
   std::function<void()> before_codec_;

@@ -7,6 +7,7 @@ constexpr ApiRoute kRoutes[] = {
     {Endpoint::health, "/health", false, "GET", kNoBody},
     {Endpoint::ready, "/ready", false, "GET", kNoBody},
     {Endpoint::metrics, "/metrics", false, "GET", kNoBody},
+    {Endpoint::profile, "/debug/profile", false, "GET", kNoBody},
     {Endpoint::models, "/v1/models", false, "GET", kNoBody},
     {Endpoint::model, "/v1/models/", true, "GET", kNoBody},
     {Endpoint::transcriptions, "/v1/audio/transcriptions", false, "POST", kMultipart},

@@ -14,6 +14,7 @@ enum class Endpoint : std::uint8_t {
   health,
   ready,
   metrics,
+  profile,
   models,
   model,
   transcriptions,

@@ -65,6 +65,20 @@ TEST_F(ServerTest, MetricsJoinRuntimeAndServer) {
   EXPECT_TRUE(eventually([&] { return metric("mstar_http_connections_open") == "mstar_http_connections_open 1"; }));
 }
 
+TEST_F(ServerTest, AProfileIsGivenWhereOneIsTaken) {
+  start();
+  TestAnswer answer = ask(port, get("/debug/profile"));
+  EXPECT_EQ(answer.status, 404);
+  const json error = json::parse(answer.body)["error"];
+  EXPECT_EQ(error["code"], "profile_off");
+  EXPECT_EQ(error["message"], "no profile is taken here: start the server with --profile phases");
+  frontend.set_profile(R"({"workers":[]})");
+  answer = ask(port, get("/debug/profile"));
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.headers.at("content-type"), "application/json");
+  EXPECT_EQ(answer.body, R"({"workers":[]})");
+}
+
 TEST_F(ServerTest, ModelsAreListedWithAliases) {
   start();
   const json list = json::parse(ask(port, get("/v1/models")).body);
