@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """Serves models with random weights at real size on a GPU and loads them through HTTP; the table comes last.
 
-    gpu_bench.py --mstar ./mstar --models models --run qwen3-0.6b:1,32 --run qwen3.5-0.8b:1,32,64 [--seconds 15] [--json FILE] [-- SERVE FLAGS]
+    gpu_bench.py --mstar ./mstar --models models --run qwen3-0.6b:1,32 --run qwen3.5-0.8b:1,32,64 [--seconds 15] [--json FILE]
+                 [--output 16-512] [--boots 3] [--peer transformers] [--phases] [-- SERVE FLAGS]
 
 Closed loop, 640 tokens in (ids) and 256 out, ignore_eos, each row for about --seconds after a warm-up of as many requests as clients.
 A Whisper model (--run whisper-large-v3:1,32) gets clips of 4.7 s at /v1/audio/transcriptions instead, and gives 25 tokens for each.
 "ready" is from the start of the process to /ready; "first" the first request's time over the median at c=1.
+--boots N starts the server N times for the first row, which then shows the median of N runs and their range, and compares the text of
+one greedy request across boots. --peer transformers runs transformers_peer.py on the same device once the server has stopped: its figures
+are from whole batches without HTTP, and partly extrapolated, as its head says. --phases keeps /debug/profile in the JSON.
 """
 import argparse
 import hashlib
@@ -15,6 +19,7 @@ import json
 import pathlib
 import random
 import signal
+import statistics
 import struct
 import subprocess
 import sys
@@ -66,9 +71,10 @@ def counters():
     return out
 
 
-def load(mstar, clients, requests, warmup, lengths, pid, path):
+def load(mstar, clients, requests, warmup, lengths, pid, path, seed):
+    """Each seed has prompts of its own, which no cache holds from another."""
     command = [mstar, "bench", "--url", URL, "--concurrency", str(clients), "--requests", str(requests), "--warmup", str(warmup), "--input", "640",
-               "--output", lengths, "--ignore-eos", "--server-pid", str(pid), "--json", path]
+               "--output", lengths, "--seed", str(seed), "--ignore-eos", "--server-pid", str(pid), "--json", path]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         sys.exit("bench failed:\n" + done.stdout)
@@ -162,6 +168,77 @@ def run_whisper(model, clients, seconds, ready, rows, raw):
             delta.get("mstar_step_allocations_total", -1), delta.get("mstar_host_syncs_total", -1), delta.get("mstar_rows_ahead_total", -1), ready,
             first[0])))
         print(*rows[-1], flush=True)
+def greedy_hash(model):
+    """Of the text that the server gives to one seeded prompt."""
+    chance = random.Random(11)
+    body = {"model": model, "prompt": [chance.randrange(1000, 10000) for _ in range(640)], "max_tokens": 256, "temperature": 0, "ignore_eos": True}
+    request = urllib.request.Request(URL + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        text = json.load(answer)["choices"][0]["text"]
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def tokens_of(output):
+    """The mean of what requests answer with: "256", or "16-512"."""
+    low, _, high = output.partition("-")
+    return (int(low) + int(high or low)) / 2
+
+
+def more_boots(args, model, command, clients, first_rate, first_hash):
+    """The first row again on fresh servers: what all boots gave."""
+    rates, hashes, readies = [first_rate], [first_hash], []
+    for boot in range(1, args.boots):
+        server = Server(command, "/tmp/serve-%s-%d.log" % (model, boot))
+        ready = server.wait_ready()
+        if ready is None:
+            rates.append(0.0)
+        else:
+            readies.append(ready)
+            hashes.append(greedy_hash(model))
+            requests = max(2 * clients, int(args.seconds * first_rate / tokens_of(args.output)))
+            rates.append(load(args.mstar, clients, requests, clients, args.output, server.process.pid, "/tmp/boot.json", 100 + clients)["output_tokens_per_s"])
+        server.stop()
+    return {"output_tokens_per_s": rates, "median": statistics.median(rates), "greedy_sha256": hashes, "same_bytes": len(set(hashes)) == 1, "ready_s": readies}
+
+
+def peer_rows(args, model, clients):
+    """[(clients, line)] of transformers, on this device alone."""
+    script = pathlib.Path(__file__).resolve().with_name("transformers_peer.py")
+    path = "/tmp/peer-%s.json" % model
+    command = [sys.executable, str(script), "--config", "%s/%s/config.json" % (args.models, model), "--batch", ",".join(str(c) for c in clients if c <= 32) or "1",
+               "--output", "%d" % tokens_of(args.output), "--device", "cpu" if "cpu" in args.serve else "cuda", "--json", path]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=180)
+    except subprocess.TimeoutExpired:
+        return [("-", "transformers: out of time")], None
+    if done.returncode:
+        return [("-", "transformers failed: " + done.stdout.strip().split("\n")[-1])], None
+    peer = json.loads(pathlib.Path(path).read_text())
+    name = "transformers %s, one batch, no HTTP: " % peer["versions"]["transformers"]
+    return [(str(row["batch"]), name + row["line"]) for row in peer["rows"]], peer
+
+
+def after_rows(args, run, server, command, rows, raw):
+    """Of one model, once its rows are there: its phases, further boots, its peer. Stops the server."""
+    model, clients = run.split(":")
+    clients = [int(c) for c in clients.split(",")]
+    if args.phases:
+        raw["%s, phases" % model] = {"phases": json.loads(ask("/debug/profile"))}
+    first = raw.get("%s c=%d" % (model, clients[0]), {}).get("bench", {}).get("output_tokens_per_s")
+    own_hash = greedy_hash(model) if args.boots > 1 and first else None
+    server.stop()
+    if own_hash:
+        boots = more_boots(args, model, command, clients[0], first, own_hash)
+        raw["%s c=%d, boots" % (model, clients[0])] = boots
+        rows.append((model, str(clients[0]), "%d boots: median %.0f tok/s, from %.0f to %.0f; a greedy answer at c=1: %s" % (
+            args.boots, boots["median"], min(boots["output_tokens_per_s"]), max(boots["output_tokens_per_s"]),
+            "the same bytes" if boots["same_bytes"] else "OTHER BYTES: " + ", ".join(boots["greedy_sha256"]))))
+        print(*rows[-1], flush=True)
+    if args.peer:
+        lines, raw["%s, transformers" % model] = peer_rows(args, model, clients)
+        for batch, line in lines:
+            rows.append((model, batch, line))
+            print(*rows[-1], flush=True)
 
 
 def main():
@@ -172,16 +249,24 @@ def main():
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--output", default="256")
     parser.add_argument("--json")
+    parser.add_argument("--binary", help="what is hashed, where --mstar is a script that runs it")
+    parser.add_argument("--boots", type=int, default=1)
+    parser.add_argument("--peer", choices=["transformers"])
+    parser.add_argument("--phases", action="store_true")
     parser.add_argument("serve", nargs="*")
     args = parser.parse_args()
-    print("binary", hashlib.sha256(pathlib.Path(args.mstar).read_bytes()).hexdigest()[:16])
-    rows, raw = [], {}
+    binary = hashlib.sha256(pathlib.Path(args.binary or args.mstar).read_bytes()).hexdigest()[:16]
+    print("binary", binary)
+    rows, raw = [], {"binary": binary, "command": sys.argv}
+    if args.phases:
+        args.serve = [*args.serve, "--profile", "phases"]
     for run in args.run:
         model, clients = run.split(":")
         clients = [int(c) for c in clients.split(",")]
         log = "/tmp/serve-%s.log" % model
-        server = Server([args.mstar, "serve", "%s/%s" % (args.models, model), "--load-format", "dummy", "--port", str(PORT), "--max-requests",
-                         str(max(clients)), *args.serve], log)
+        command = [args.mstar, "serve", "%s/%s" % (args.models, model), "--load-format", "dummy", "--port", str(PORT), "--max-requests",
+                   str(max(clients)), *args.serve]
+        server = Server(command, log)
         ready = server.wait_ready()
         if ready is None:
             rows.append((model, "-", "did not start: " + pathlib.Path(log).read_text()[-1500:]))
@@ -191,17 +276,16 @@ def main():
         config = json.loads((pathlib.Path(args.models) / model / "config.json").read_text())
         if config.get("model_type") == "whisper":
             run_whisper(model, clients, args.seconds, ready, rows, raw)
-            server.stop()
+            after_rows(args, run, server, command, rows, raw)
             continue
-        first = load(args.mstar, 1, 1, 0, args.output, pid, "/tmp/first.json")
+        first = load(args.mstar, 1, 1, 0, args.output, pid, "/tmp/first.json", 1)
         rate = None
         for c in clients:
-            probe = load(args.mstar, c, max(c, 2), 0, args.output, pid, "/tmp/probe.json")
+            probe = load(args.mstar, c, max(c, 2), 0, args.output, pid, "/tmp/probe.json", 10000 + c)
             rate = max(probe["output_tokens_per_s"], 1e-9)
-            per_request = 256.0 if args.output == "256" else 264.0
-            requests = max(2 * c, int(args.seconds * rate / per_request))
+            requests = max(2 * c, int(args.seconds * rate / tokens_of(args.output)))
             before = counters()
-            result = load(args.mstar, c, requests, c, args.output, pid, "/tmp/row.json")
+            result = load(args.mstar, c, requests, c, args.output, pid, "/tmp/row.json", 100 + c)
             after = counters()
             delta = {name: after[name] - before.get(name, 0) for name in after}
             raw["%s c=%d" % (model, c)] = {"bench": result, "counters": delta, "ready_s": ready, "first": first}
@@ -211,7 +295,8 @@ def main():
                 delta.get("mstar_eager_steps_total", -1), delta.get("mstar_step_allocations_total", -1), delta.get("mstar_host_syncs_total", -1),
                 delta.get("mstar_rows_ahead_total", -1), ready, first["e2e_ms"]["p50"])))
             print(*rows[-1], flush=True)
-        server.stop()
+        after_rows(args, run, server, command, rows, raw)
+    raw["table"] = ["  ".join(row) for row in rows]
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(raw, indent=1))
     print("\nmodel  clients  result")

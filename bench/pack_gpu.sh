@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs build/cuda's mstar and cuda_slice with the shared libraries that a bare machine may lack (all but the C library's
-# and CUDA's own, of which the machine must have 13.0's), the sizes of bench/models and the scripts of bench/ into
+# and CUDA's own, of which the machine must have 13.0's), the sizes of bench/models and the scripts that gpu.sh runs into
 # DIRECTORY/gpu.tar.xz: bench/pack_gpu.sh DIRECTORY [WEIGHTS...]. Each of WEIGHTS is a directory of a model (Whisper tiny.en
 # in int8, say), which lies under models/ there.
 set -euo pipefail
@@ -15,7 +15,7 @@ for program in build/cuda/mstar build/cuda/bench/*; do
   strip -o "$staging/$(basename "$program")" "$program"
   ldd "$program" | awk '$3 ~ /^\// { print $3 }'
 done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libcublas|libcublasLt|libcudart|libcudnn[a-z_]*|libnvJitLink)\.so' | xargs -r cp -L -t "$staging/lib"
-cp -r bench/models bench/*.sh bench/gpu_bench.py bench/gpu_timeline.py tools/golden/gpu_*.py "$staging/"
+cp -r bench/models bench/*.sh bench/*.py tools/golden/gpu_*.py "$staging/"
 for weights in "$@"; do cp -rL "$weights" "$staging/models/"; done
 tar -C "$staging" -c . | xz -T0 -3 > "$to/gpu.tar.xz"
 du -h "$to/gpu.tar.xz"

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Truth, speed and profile of the binary on a machine with a GPU, from the package of bench/pack_gpu.sh (or a checkout with
+# build/cuda): gpu.sh truth|bench|profile. Each part takes less than 9 minutes; what runs out of its own time is cut and said to be. The
+# table comes last; PART.json (binary, machine, results) and PART.log go to $OUT, else to results/ beside this script.
+#   truth    cuda_slice; language models and Whisper with seeded weights against transformers (gpu_truth.py, gpu_whisper_truth.py)
+#   bench    the rows of the models through HTTP (gpu_bench.py), with transformers on the same card in the same run
+#   profile  the phases of the host's work at 1, 32 and 64 rows; the kernels of a step and of a prompt by ncu, where it works
+# MODELS="..." (names of models/) runs these only.
+set -u
+part=${1:-}
+case $part in truth | bench | profile) ;; *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;; esac
+here=$(cd "$(dirname "$0")" && pwd)
+at() { if [ -e "$here/$1" ]; then echo "$here/$1"; else echo "$here/$2"; fi; }
+mstar=${MSTAR:-$(at mstar ../build/cuda/mstar)}
+slice=$(at cuda_slice ../build/cuda/bench/cuda_slice)
+truth=$(at gpu_truth.py ../tools/golden/gpu_truth.py)
+whisper_truth=$(at gpu_whisper_truth.py ../tools/golden/gpu_whisper_truth.py)
+models=$(at models models)
+out=${OUT:-$here/results}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$out"
+python=$(command -v python3)
+# mstar alone gets these: python has CUDA libraries of its own.
+export MSTAR_LIBRARIES=$here/lib:/usr/local/cuda/lib64:/usr/local/cuda-13.0/lib64:/usr/local/cuda/targets/x86_64-linux/lib
+printf '#!/bin/sh\nLD_LIBRARY_PATH="$MSTAR_LIBRARIES:$LD_LIBRARY_PATH" exec "%s" "$@"\n' "$mstar" > "$work/mstar"
+printf '#!/bin/sh\nLD_LIBRARY_PATH="$MSTAR_LIBRARIES:$LD_LIBRARY_PATH" exec "%s" "$@"\n' "$slice" > "$work/cuda_slice"
+chmod +x "$work/mstar" "$work/cuda_slice"
+begun=$SECONDS
+"$python" "$here/gpu_report.py" machine "$mstar" "$work/mstar" > "$work/machine.json"
+: > "$work/steps.tsv"
+
+# step NAME SECONDS COMMAND...: its output goes to a log, its end into the table. Nothing runs past 520 s of the part.
+step() {
+  local name=$1 limit=$2 left=$((520 - SECONDS + begun)) from=$SECONDS status
+  shift 2
+  [ "$limit" -le "$left" ] || limit=$left
+  if [ "$limit" -lt 5 ]; then
+    echo 'no time was left' > "$work/$name.log"
+    status=124
+  else
+    timeout -k 10 "$limit" "$@" > "$work/$name.log" 2>&1
+    status=$?
+  fi
+  printf '%s\t%s\t%s\n' "$name" "$status" $((SECONDS - from)) >> "$work/steps.tsv"
+  echo "-- $name: exit $status, $((SECONDS - from)) s"
+  [ "$status" = 0 ] || tail -n 15 "$work/$name.log"
+}
+wanted() { [ -d "$models/$1" ] && case " ${MODELS:-$1} " in *" $1 "*) true ;; *) false ;; esac; }
+bench() {
+  local name=$1 limit=$2
+  shift 2
+  step "$name" "$limit" "$python" "$here/gpu_bench.py" --mstar "$work/mstar" --binary "$mstar" --models "$models" --json "$work/$name.result.json" "$@" -- --device cuda
+}
+
+case $part in
+  truth)
+    step cuda_slice 150 "$work/cuda_slice"
+    for model in qwen3-0.6b qwen3.5-0.8b; do
+      wanted $model && step "truth-$model" 170 "$python" "$truth" --mstar "$work/mstar" --config "$models/$model/config.json" --prompts 3 --every 16 -- \
+        --device cuda --weights bf16
+    done
+    wanted whisper-large-v3 && [ -f "$whisper_truth" ] && step truth-whisper-large-v3 200 "$python" "$whisper_truth" --mstar "$work/mstar" \
+      --config "$models/whisper-large-v3/config.json" -- --device cuda
+    ;;
+  bench)
+    wanted qwen3.5-0.8b && bench qwen3.5-0.8b 200 --run qwen3.5-0.8b:1,32,64 --seconds 15 --boots 3 --peer transformers
+    wanted whisper-large-v3 && bench whisper-large-v3 140 --run whisper-large-v3:1,32 --seconds 15 --peer transformers
+    wanted qwen3.5-9b && bench qwen3.5-9b 110 --run qwen3.5-9b:64 --seconds 15
+    wanted qwen3.5-0.8b && bench qwen3.5-0.8b-16-512 90 --run qwen3.5-0.8b:32,64 --seconds 15 --output 16-512
+    ;;
+  profile)
+    wanted qwen3.5-0.8b && bench phases-qwen3.5-0.8b 120 --run qwen3.5-0.8b:1,32,64 --seconds 8 --phases
+    wanted whisper-large-v3 && bench phases-whisper-large-v3 100 --run whisper-large-v3:1,32 --seconds 8 --phases
+    if command -v ncu > /dev/null && wanted qwen3.5-0.8b; then
+      words=$("$python" -c 'print(" ".join("t%d" % (i + 300) for i in range(640)))')
+      # Graphs are recorded after two steps of each size, the largest first: those are seen, and with one row the prompt behind them.
+      for rows in 1 32; do
+        name=kernels-qwen3.5-0.8b-$rows
+        only=()
+        [ $rows = 1 ] || only=(--step-only)
+        step "$name" 120 env LD_LIBRARY_PATH="$MSTAR_LIBRARIES" ncu --metrics gpu__time_duration.sum --cache-control none --clock-control none --csv --log-file "$work/$rows.csv" --launch-count $((rows == 1 ? 1500 : 800)) \
+          "$mstar" run "$models/qwen3.5-0.8b" --load-format dummy --device cuda --weights bf16 --param max_tokens=2 --param temperature=0 \
+          --max-requests $rows --text "$words"
+        "$python" "$here/gpu_report.py" kernels "$work/$rows.csv" --name "qwen3.5-0.8b, $rows rows" "${only[@]}" > "$work/$name.result.json"
+      done
+    else
+      echo 'ncu is not here: no kernel times' > "$work/kernels.log"
+      printf 'kernels\t0\t0\n' >> "$work/steps.tsv"
+    fi
+    ;;
+esac
+shopt -s nullglob
+for log in "$work"/*.log; do printf '==== %s\n' "$(basename "$log")"; cat "$log"; done > "$out/$part.log"
+"$python" "$here/gpu_report.py" part "$part" "$work" "$out"

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""The pure parts of bench/gpu_report.py and bench/gpu_bench.py: no GPU, no server."""
+import contextlib
+import io
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+import gpu_bench
+import gpu_report
+
+HEAD = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+
+
+def csv_of(kernels):
+    lines = ["==PROF== Connected", HEAD]
+    lines += ['"%d","1","%s","gpu__time_duration.sum","ns","%s"' % (i, name, ns) for i, (name, ns) in enumerate(kernels)]
+    return lines
+
+
+class Kernels(unittest.TestCase):
+    step = [("mstar::<unnamed>::k%d(float const*, int)" % (i % 50), "1,000.0" if i % 2 else "2500") for i in range(60)]
+    prompt = [("void mstar::(anonymous namespace)::tile<256>(int)", 80000)] * 30 + [("k", 500)] * 3
+
+    def test_names_and_units(self):
+        kernels = gpu_report.read_kernels(csv_of([self.prompt[0], self.step[1]]))
+        self.assertEqual(kernels, [("tile<256>", 80.0), ("k1", 1.0)])
+
+    def test_a_step_and_a_prompt_are_told_apart(self):
+        warm = [("fill", 10)] * 5
+        kernels = gpu_report.read_kernels(csv_of(warm + 3 * self.step + self.prompt + self.step))
+        step, behind = gpu_report.first_step(kernels)
+        self.assertEqual((len(step), len(behind)), (60, 33))
+        found = gpu_report.sums(step)
+        self.assertAlmostEqual(found["us"], 30 * 1.0 + 30 * 2.5)
+        self.assertEqual(found["num_kernels"], 60)
+        self.assertEqual(gpu_report.sums(behind)["kernels"][0], {"name": "tile<256>", "us": 2400.0, "count": 30})
+
+    def test_what_does_not_repeat_is_summed_whole(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "k.csv"
+            path.write_text("\n".join(csv_of([("k%d" % i, 1000) for i in range(100)])))
+            report = gpu_report.kernels_json(path, "m")
+            self.assertEqual(report["m, no step found: all"]["num_kernels"], 100)
+            path.write_text("==ERROR== no counters\n")
+            self.assertIn("fault", gpu_report.kernels_json(path, "m")["m"])
+
+
+class Part(unittest.TestCase):
+    def test_the_table_is_last_and_the_json_whole(self):
+        with tempfile.TemporaryDirectory() as directory:
+            work = pathlib.Path(directory)
+            (work / "machine.json").write_text(json.dumps({"binary": "abc", "gpu": "NVIDIA H200", "libraries": ["libcublasLt.so.13.1"],
+                                                           "python": {"torch": "2.11.0", "transformers": "5.17.0"}}))
+            (work / "steps.tsv").write_text("one\t0\t3\ntwo\t124\t200\n")
+            (work / "one.log").write_text("a\n12 passed, 0 failed\n")
+            (work / "two.log").write_text("")
+            step = {"model": "m", "component": "decoder", "kind": "replay", "rows": "17-32", "num_steps": 900, "num_kept": 512, "mean_rows": 31.5,
+                    "phases": {"wait": {"mean_us": 5, "p50_us": 5, "p95_us": 6}, "admit": {"mean_us": 4, "p50_us": 3.5, "p95_us": 9}}}
+            for name in ("step_us", "wait_us", "host_us", "exposed_us"):
+                step[name] = {"mean": 1.0, "p50": 1.5, "p95": 2.5}
+            (work / "one.result.json").write_text(json.dumps({"table": ["m  1  9 tok/s"], "m, phases": {"phases": {"workers": [{"rank": 0, "steps": [step]}]}}}))
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                failed = gpu_report.part("bench", work, work / "out")
+            self.assertTrue(failed)
+            lines = said.getvalue().splitlines()
+            self.assertEqual(lines[-1], "m  1  9 tok/s")
+            self.assertIn("OUT OF TIME", lines[-2])
+            self.assertIn("admit 3.5/9.0", said.getvalue())
+            whole = json.loads((work / "out/bench.json").read_text())
+            self.assertEqual(whole["machine"]["binary"], "abc")
+            self.assertEqual(whole["results"]["one"]["table"], ["m  1  9 tok/s"])
+
+
+class Lengths(unittest.TestCase):
+    def test_the_mean_of_what_is_asked_for(self):
+        self.assertEqual(gpu_bench.tokens_of("256"), 256)
+        self.assertEqual(gpu_bench.tokens_of("16-512"), 264)
+
+
+if __name__ == "__main__":
+    unittest.main()
