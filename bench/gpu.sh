@@ -45,6 +45,7 @@ step() {
   printf '%s\t%s\t%s\n' "$name" "$status" $((SECONDS - from)) >> "$work/steps.tsv"
   echo "-- $name: exit $status, $((SECONDS - from)) s"
   [ "$status" = 0 ] || tail -n 15 "$work/$name.log"
+  [ "$status" != 124 ] || sleep 3  # until a server that was cut off has left the port and the device
 }
 wanted() { [ -d "$models/$1" ] && case " ${MODELS:-$1} " in *" $1 "*) true ;; *) false ;; esac; }
 bench() {

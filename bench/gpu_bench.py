@@ -6,7 +6,7 @@
 
 Closed loop, 640 tokens in (ids) and 256 out, ignore_eos, each row for about --seconds after a warm-up of as many requests as clients.
 A Whisper model (--run whisper-large-v3:1,32) gets clips of 4.7 s at /v1/audio/transcriptions instead, and gives 25 tokens for each.
-"ready" is from the start of the process to /ready; "first" the first request's time over the median at c=1.
+"ready" is from the start of the process to /ready; "first" the first request's time. "floor" is that of a decode step (gpu_report.floor_ms); the share of it counts all of the row's time.
 --boots N starts the server N times for the first row, which then shows the median of N runs and their range, and compares the text of
 one greedy request across boots. --peer transformers runs transformers_peer.py on the same device once the server has stopped: its figures
 are from whole batches without HTTP, and partly extrapolated, as its head says. --phases keeps /debug/profile in the JSON.
@@ -27,6 +27,8 @@ import threading
 import time
 import urllib.request
 import wave
+
+import gpu_report
 
 PORT = 8123
 URL = "http://127.0.0.1:%d" % PORT
@@ -290,10 +292,12 @@ def main():
             delta = {name: after[name] - before.get(name, 0) for name in after}
             raw["%s c=%d" % (model, c)] = {"bench": result, "counters": delta, "ready_s": ready, "first": first}
             steps = max(delta.get("mstar_steps_total", 1), 1)
-            rows.append((model, str(c), "%.0f tok/s  TTFT p50 %.1f ms  ITL p50 %.3f p99 %.3f ms  steps %d eager %d alloc %d syncs %d ahead %d  ready %.2f s first %.1f ms" % (
+            floor = gpu_report.floor_ms(config, c, 640 + tokens_of(args.output) / 2)
+            rows.append((model, str(c), "%.0f tok/s  TTFT p50 %.1f ms  ITL p50 %.3f p99 %.3f ms  steps %d eager %d alloc %d syncs %d ahead %d  ready %.2f s first %.1f ms  floor %.2f ms a step: %.0f %%" % (
                 result["output_tokens_per_s"], result["ttft_ms"]["p50"], result["itl_ms"]["p50"], result["itl_ms"]["p99"], steps,
                 delta.get("mstar_eager_steps_total", -1), delta.get("mstar_step_allocations_total", -1), delta.get("mstar_host_syncs_total", -1),
-                delta.get("mstar_rows_ahead_total", -1), ready, first["e2e_ms"]["p50"])))
+                delta.get("mstar_rows_ahead_total", -1), ready, first["e2e_ms"]["p50"], floor,
+                100 * floor * result["output_tokens_per_s"] / (1e3 * c))))
             print(*rows[-1], flush=True)
         after_rows(args, run, server, command, rows, raw)
     raw["table"] = ["  ".join(row) for row in rows]

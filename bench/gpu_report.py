@@ -19,6 +19,7 @@ import subprocess
 import sys
 
 MICROSECONDS = {"nsecond": 1e-3, "ns": 1e-3, "usecond": 1, "us": 1, "msecond": 1e3, "ms": 1e3}
+COPY_BYTES_PER_US = 4.28e6  # measured on an H200 (bench/notes/gpu_text.md)
 LEAST_PERIOD = 40  # kernels of a step
 
 
@@ -42,6 +43,29 @@ def machine(mstar, run_as):
                         for path in glob.glob("/usr/local/cuda*/**/" + pattern, recursive=True)})
     return {"binary": hashlib.sha256(pathlib.Path(mstar).read_bytes()).hexdigest()[:16], "mstar": said_by(run_as, "--version").split("\n"), "gpu": gpu or None,
             "kernel": said_by("uname", "-r"), "libraries": libraries, "python": {name: version_of(name) for name in ("torch", "transformers", "triton")}}
+
+
+# ---- the floor
+
+
+def floor_ms(config, rows, context):
+    """Of a decode step: what it must read and write at the device's copy rate. Weights in bfloat16 once; of each row its keys and values
+    in bfloat16, and the recurrent state in float32 read and written."""
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config.get("head_dim") or hidden // heads
+    hybrid = "linear_num_value_heads" in config
+    num_full = layers // config["full_attention_interval"] if hybrid else layers
+    attention = hidden * head_dim * (heads * (2 if hybrid else 1) + 2 * kv_heads) + heads * head_dim * hidden
+    weights = num_full * attention + layers * 3 * hidden * config["intermediate_size"] + config["vocab_size"] * hidden
+    state_bytes = 0
+    if hybrid:
+        keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+        values = config["linear_num_value_heads"] * config["linear_value_head_dim"]
+        weights += (layers - num_full) * hidden * (2 * keys + 3 * values + 2 * config["linear_num_value_heads"])
+        state_bytes = 2 * 4 * (layers - num_full) * values * config["linear_key_head_dim"]
+    kv_bytes = 2 * num_full * 2 * kv_heads * head_dim * context
+    return (2 * weights + rows * (state_bytes + kv_bytes)) / COPY_BYTES_PER_US / 1e3
 
 
 # ---- kernels

@@ -76,6 +76,21 @@ class Part(unittest.TestCase):
             self.assertEqual(whole["results"]["one"]["table"], ["m  1  9 tok/s"])
 
 
+class Floor(unittest.TestCase):
+    def config(self, model):
+        return json.loads((pathlib.Path(gpu_report.__file__).parent / "models" / model / "config.json").read_text())
+
+    def test_it_is_that_of_the_notes(self):
+        for rows, ms in ((1, 0.36), (32, 0.70), (64, 1.06)):
+            self.assertEqual(round(gpu_report.floor_ms(self.config("qwen3.5-0.8b"), rows, 768), 2), ms)
+
+    def test_a_dense_model_has_weights_and_keys_alone(self):
+        config = self.config("qwen3-0.6b")
+        none, one = gpu_report.floor_ms(config, 0, 768), gpu_report.floor_ms(config, 1, 768)
+        self.assertAlmostEqual(none * 4.28e9 / 2, 0.596e9, delta=0.002e9)
+        self.assertAlmostEqual((one - none) * 4.28e9, 28 * 2 * 8 * 128 * 2 * 768, delta=1)
+
+
 class Lengths(unittest.TestCase):
     def test_the_mean_of_what_is_asked_for(self):
         self.assertEqual(gpu_bench.tokens_of("256"), 256)
