@@ -22,8 +22,10 @@ namespace {
 constexpr std::size_t kCacheBytes = std::size_t{160} << 20;  // weights in turn, well past the L2 cache of 50 MB
 constexpr int kRows[] = {1, 2, 4, 8, 16, 32, 48, 64, 128, 256, 512, 1024, 2048};
 constexpr int kMostAlgorithms = 32;
-// Our own kernel is taken where it is no slower than this much: it does not depend on the library's version.
-constexpr double kOwnAdvantage = 1.02;
+// Our own kernel is taken where it is slower by no more than this: the kernels around it start under it, and it does
+// not depend on the library's version. Steps of Qwen3.5-0.8B of 32 rows lost 2.9 us with each product that the library
+// made, though this program saw them 0.2 us apart.
+constexpr double kOverlapUs = 2.0;
 
 struct Matrix {
   const char* name;
@@ -33,16 +35,26 @@ struct Matrix {
   bool gated = false;  // silu(gate) * up follows: in our own kernel, or as a pass of its own
 };
 constexpr Matrix kMatrices[] = {
-    {"qwen3.5-0.8b delta in", 8224, 1024},   {"qwen3.5-0.8b, qwen3-0.6b out", 1024, 2048, true},
-    {"qwen3.5-0.8b qkv", 5120, 1024},        {"qwen3.5-0.8b gate up", 7168, 1024, false, 2048, true},
-    {"qwen3.5-0.8b down", 1024, 3584, true}, {"qwen3.5-9b delta in", 12352, 4096},
-    {"qwen3.5-9b out", 4096, 4096, true},    {"qwen3.5-9b qkv", 10240, 4096},
-    {"qwen3.5-9b gate up", 24576, 4096, false, 2048, true},     {"qwen3.5-9b down", 4096, 12288, true},
-    {"qwen3-0.6b qkv", 4096, 1024},          {"qwen3-0.6b gate up", 6144, 1024, false, 2048, true},
-    {"qwen3-0.6b down", 1024, 3072, true},   {"whisper large qkv", 3840, 1280},
-    {"whisper large q", 1280, 1280},         {"whisper large kv", 2560, 1280},
-    {"whisper large out", 1280, 1280, true}, {"whisper large fc1", 5120, 1280},
-    {"whisper large fc2", 1280, 5120, true}, {"qwen3.5-0.8b head", 248320, 1024, false, 64},
+    {"qwen3.5-0.8b delta in", 8224, 1024},
+    {"qwen3.5-0.8b, qwen3-0.6b out", 1024, 2048, true},
+    {"qwen3.5-0.8b qkv", 5120, 1024},
+    {"qwen3.5-0.8b gate up", 7168, 1024, false, 2048, true},
+    {"qwen3.5-0.8b down", 1024, 3584, true},
+    {"qwen3.5-9b delta in", 12352, 4096},
+    {"qwen3.5-9b out", 4096, 4096, true},
+    {"qwen3.5-9b qkv", 10240, 4096},
+    {"qwen3.5-9b gate up", 24576, 4096, false, 2048, true},
+    {"qwen3.5-9b down", 4096, 12288, true},
+    {"qwen3-0.6b qkv", 4096, 1024},
+    {"qwen3-0.6b gate up", 6144, 1024, false, 2048, true},
+    {"qwen3-0.6b down", 1024, 3072, true},
+    {"whisper large qkv", 3840, 1280},
+    {"whisper large q", 1280, 1280},
+    {"whisper large kv", 2560, 1280},
+    {"whisper large out", 1280, 1280, true},
+    {"whisper large fc1", 5120, 1280},
+    {"whisper large fc2", 1280, 5120, true},
+    {"qwen3.5-0.8b head", 248320, 1024, false, 64},
 };
 
 class Tuner {
@@ -90,7 +102,7 @@ class Tuner {
       const double us = try_algorithm(matrix, m, proposed[i], library);
       if (i == 0) first = us;
     }
-    const bool streams = own.us <= library.us * kOwnAdvantage;
+    const bool streams = own.us <= library.us + kOverlapUs;
     const Timed& best = streams ? own : library;
     if (best.us > 1e29) return ok_status();
     write(matrix, m, best.choice);

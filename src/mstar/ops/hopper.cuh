@@ -45,14 +45,15 @@ __device__ inline void wait_for_phase(unsigned barrier, unsigned parity) {
 // A box of the matrix that `map` (__grid_constant__) describes, from (column, row) on; its bytes count for `barrier`.
 __device__ inline void copy_box(unsigned to, const CUtensorMap& map, int column, int row, unsigned barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          to),
       "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
 __device__ inline void copy_box(unsigned to, const CUtensorMap& map, int i, int j, int k, int l, unsigned barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::
-          "r"(to),
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(to),
       "l"(&map), "r"(i), "r"(j), "r"(k), "r"(l), "r"(barrier)
       : "memory");
 }
@@ -106,58 +107,60 @@ __device__ inline void pin(float (&sums)[kTiles][4]) {
     for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(sums[j][i])::"memory");
 }
 
-// sums [64][8 kTiles] = (add ? sums : 0) + a [64][16] b [8 kTiles][16]^T in f32. Lane l of warp w holds of every tile j of
-// eight columns: row 16 w + l / 4, columns 8 j + l % 4 * 2 and the next; then the same of the row 8 below.
-#define MSTAR_PRODUCT(TYPE, NAME)                                                                                        \
-  __device__ inline void multiply_group(TYPE, float (&d)[1][4], std::uint64_t a, std::uint64_t b, bool add) {            \
-    asm volatile(                                                                                                        \
-        "{.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"                                                                        \
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32." NAME "." NAME " {%0,%1,%2,%3}, %4, %5, p, 1, 1, 0, 0;}\n"           \
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3])                                                     \
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                                   \
-  }                                                                                                                      \
-  __device__ inline void multiply_group(TYPE, float (&d)[2][4], std::uint64_t a, std::uint64_t b, bool add) {            \
-    asm volatile(                                                                                                        \
-        "{.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"                                                                       \
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32." NAME "." NAME                                                      \
-        " {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, p, 1, 1, 0, 0;}\n"                                                          \
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),       \
-          "+f"(d[1][3])                                                                                                  \
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                                   \
-  }                                                                                                                      \
-  __device__ inline void multiply_group(TYPE, float (&d)[4][4], std::uint64_t a, std::uint64_t b, bool add) {            \
-    asm volatile(                                                                                                        \
-        "{.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                                                       \
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32." NAME "." NAME                                                      \
-        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, 0, 0;}\n"                          \
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),       \
-          "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),       \
-          "+f"(d[3][2]), "+f"(d[3][3])                                                                                   \
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                                   \
-  }                                                                                                                      \
-  __device__ inline void multiply_group(TYPE, float (&d)[6][4], std::uint64_t a, std::uint64_t b, bool add) {          \
+// sums [64][8 kTiles] = (add ? sums : 0) + a [64][16] b [8 kTiles][16]^T in f32. Lane l of warp w holds of every tile j
+// of eight columns: row 16 w + l / 4, columns 8 j + l % 4 * 2 and the next; then the same of the row 8 below.
+#define MSTAR_PRODUCT(TYPE, NAME)                                                                                      \
+  __device__ inline void multiply_group(TYPE, float(&d)[1][4], std::uint64_t a, std::uint64_t b, bool add) {           \
+    asm volatile(                                                                                                      \
+        "{.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"                                                                      \
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32." NAME "." NAME " {%0,%1,%2,%3}, %4, %5, p, 1, 1, 0, 0;}\n"         \
+        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3])                                                   \
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                                 \
+  }                                                                                                                    \
+  __device__ inline void multiply_group(TYPE, float(&d)[2][4], std::uint64_t a, std::uint64_t b, bool add) {           \
+    asm volatile(                                                                                                      \
+        "{.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"                                                                     \
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32." NAME "." NAME                                                    \
+        " {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, p, 1, 1, 0, 0;}\n"                                                        \
+        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),     \
+          "+f"(d[1][3])                                                                                                \
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                                 \
+  }                                                                                                                    \
+  __device__ inline void multiply_group(TYPE, float(&d)[4][4], std::uint64_t a, std::uint64_t b, bool add) {           \
+    asm volatile(                                                                                                      \
+        "{.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                                                     \
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32." NAME "." NAME                                                    \
+        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, 0, 0;}\n"                        \
+        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),     \
+          "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),     \
+          "+f"(d[3][2]), "+f"(d[3][3])                                                                                 \
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                                 \
+  }                                                                                                                    \
+  __device__ inline void multiply_group(TYPE, float(&d)[6][4], std::uint64_t a, std::uint64_t b, bool add) {           \
     asm volatile(                                                                                                      \
         "{.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n"                                                                     \
         "wgmma.mma_async.sync.aligned.m64n48k16.f32." NAME "." NAME                                                    \
-        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}, %24, %25, p, 1, 1, 0, 0;}\n"\
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),                    \
-          "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),                    \
-          "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),                    \
-          "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3])                     \
+        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}, %24, %25, p, 1, "   \
+        "1, 0, 0;}\n"                                                                                                  \
+        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),     \
+          "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),     \
+          "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),     \
+          "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3])                                                                  \
         : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                                 \
   }                                                                                                                    \
-  __device__ inline void multiply_group(TYPE, float (&d)[8][4], std::uint64_t a, std::uint64_t b, bool add) {            \
-    asm volatile(                                                                                                        \
-        "{.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                                       \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME                                                      \
-        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29," \
-        "%30,%31}, %32, %33, p, 1, 1, 0, 0;}\n"                                                                          \
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),       \
-          "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),       \
-          "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),       \
-          "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),       \
-          "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])                                                     \
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                                   \
+  __device__ inline void multiply_group(TYPE, float(&d)[8][4], std::uint64_t a, std::uint64_t b, bool add) {           \
+    asm volatile(                                                                                                      \
+        "{.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                                     \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME                                                    \
+        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28," \
+        "%29,"                                                                                                         \
+        "%30,%31}, %32, %33, p, 1, 1, 0, 0;}\n"                                                                        \
+        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),     \
+          "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),     \
+          "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),     \
+          "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),     \
+          "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])                                                   \
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                                 \
   }
 MSTAR_PRODUCT(__nv_bfloat16, "bf16")
 MSTAR_PRODUCT(__half, "f16")

@@ -19,8 +19,9 @@ template <class Element, int kFragments, int kTokenTiles, class Shape>
 Status launch(OpContext& context, StreamProblem& p, const TensorView& x, const LinearWeight& weight) {
   using Layout = StreamLayout<kFragments, kTokenTiles, Shape>;
   const std::int64_t k = weight.num_inputs();
-  const bool described = p.gated ? describe_gated_rows(weight.rows(), p.gated, k, x.dtype, Layout::kOutputs / 16, p.weight)
-                                 : describe_rows(weight.rows(), p.n, k, k, x.dtype, Layout::kOutputs, p.weight);
+  const bool described = p.gated
+                             ? describe_gated_rows(weight.rows(), p.gated, k, x.dtype, Layout::kOutputs / 16, p.weight)
+                             : describe_rows(weight.rows(), p.n, k, k, x.dtype, Layout::kOutputs, p.weight);
   if (!described || !describe_rows(x.pointer, p.m, k, x.stride(0), x.dtype, Layout::kTokens, p.x))
     return internal_error("linear: the driver has no tensor maps, or refuses one");
   const auto kernel = stream_weight<Element, kFragments, kTokenTiles, Shape>;
@@ -92,8 +93,8 @@ Status stream(OpContext& context, const LinearWeight& weight, const TensorView& 
   p.gated = gated ? p.n / 2 : 0;
   p.alone = cut.split == 1 && !epilogue.bias && epilogue.activation == Activation::none &&
             (out.dtype == DType::f32 || out.dtype == x.dtype);
-  p.in_fours = out.dim(1) % 4 == 0 && starts_rows_on_16_bytes(out) &&
-               (!residual.pointer || starts_rows_on_16_bytes(residual));
+  p.in_fours =
+      out.dim(1) % 4 == 0 && starts_rows_on_16_bytes(out) && (!residual.pointer || starts_rows_on_16_bytes(residual));
   if (x.dtype == DType::f16) return launch_for_tokens<__half>(context, p, cut.fragments, x, weight);
   return launch_for_tokens<__nv_bfloat16>(context, p, cut.fragments, x, weight);
 }

@@ -36,10 +36,10 @@ struct StreamShape {
 template <int kFragments, int kTokenTiles, class Shape>
 struct StreamLayout {
   static constexpr int kGroupThreads = 4 * kWarp, kConsumers = Shape::kGroups * kGroupThreads;
-  static constexpr int kThreads = kConsumers + 2 * kWarp;  // two warps feed
-  static constexpr int kBlock = 64;                        // k: 128 bytes a row
-  static constexpr int kOutputs = 64 * kFragments;         // rows of W
-  static constexpr int kTokens = 8 * kTokenTiles;          // rows of x
+  static constexpr int kThreads = kConsumers + 2 * kWarp;                                         // two warps feed
+  static constexpr int kBlock = 64;                                                               // k: 128 bytes a row
+  static constexpr int kOutputs = 64 * kFragments;                                                // rows of W
+  static constexpr int kTokens = 8 * kTokenTiles;                                                 // rows of x
   static constexpr int kWeightBytes = kOutputs * kBlock * 2, kTokenBytes = kTokens * kBlock * 2;  // of a block of k
   static constexpr int kAlignment = 1024;  // of the swizzle; dynamic shared memory promises 16
   static constexpr int kTokensAt = Shape::kWeights * Shape::kDepth * kWeightBytes;
@@ -106,7 +106,8 @@ class Stream {
   // A stage is given back when the products of the group's next one are under way, if it has a place for that one.
   static constexpr bool kOneStageAhead = Shape::kWeights >= 2 * Shape::kGroups && Shape::kTokens >= 2 * Shape::kGroups;
   static_assert(Shape::kWeights * Shape::kDepth <= kWarp && Shape::kTokens * Shape::kDepth <= kWarp);
-  // A stage is always the same group's: one that waited for a stage whose last use is another's would take that for its own.
+  // A stage is always the same group's: one that waited for a stage whose last use is another's would take that for its
+  // own.
   static_assert(Shape::kWeights % Shape::kGroups == 0 && Shape::kTokens % Shape::kGroups == 0);
 
  public:

@@ -46,9 +46,9 @@ const LinearChoice* linear_choice(std::int64_t m, std::int64_t n, std::int64_t k
 }
 
 bool streams_faster(std::int64_t m, std::int64_t n, std::int64_t k, DType in, DType out) {
-  constexpr std::int64_t kNarrowOutputs = 2048;
+  constexpr std::int64_t kFewRows = 32, kNarrowOutputs = 2048, kSmallWeight = std::int64_t{16} << 20;
   const LinearChoice* const choice = linear_choice(m, n, k, in, out);
-  return choice ? choice->streams() : n <= kNarrowOutputs;
+  return choice ? choice->streams() : n <= kNarrowOutputs || (m <= kFewRows && n * k <= kSmallWeight);
 }
 
 }  // namespace mstar

@@ -23,8 +23,8 @@ struct LinearChoice {
 // names, else from the committed table; null when there is none, or when it names an algorithm of another version of
 // cuBLASLt than the one that runs.
 const LinearChoice* linear_choice(std::int64_t m, std::int64_t n, std::int64_t k, DType in, DType out);
-// Whether our own kernel takes few rows of the shape: as measured; of shapes that were not, the narrow ones (of the
-// measured ones ours is ahead for 1024 outputs alone).
+// Whether our own kernel takes few rows of the shape: as measured; of shapes that were not, narrow ones and up to 32
+// rows of weights of at most 16 M numbers (of the measured ones ours is ahead there).
 bool streams_faster(std::int64_t m, std::int64_t n, std::int64_t k, DType in, DType out);
 
 }  // namespace mstar
