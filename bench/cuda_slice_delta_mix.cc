@@ -87,6 +87,8 @@ struct MixProblem {
     args.out = place.out(dtype, tokens, values(), out_stride());
     args.out.shape = {tokens, heads, kDim};
     args.out.strides = {out_stride(), kDim, 1};
+    // The kernel reads slots and positions before what was launched just before has ended: here their copies.
+    ops.device.synchronize(ops.stream);
     return delta_mix(ops, args);
   }
 };
