@@ -6,10 +6,10 @@
 // multiprocessor, so that 192 KiB are under way on each where there are rows enough.
 #include <cmath>
 
+#include "mstar/ops/async_copy.cuh"
 #include "mstar/ops/cuda_units.cuh"
 #include "mstar/ops/delta_mix/delta_mix_kernels.h"
 #include "mstar/ops/delta_rule/delta_rule.h"
-#include "mstar/ops/linear/stream_primitives.cuh"
 
 namespace mstar {
 namespace {
@@ -54,10 +54,11 @@ struct Shared {
 // Four numbers to shared memory behind the thread's back.
 template <class State>
 __device__ inline void copy_four(State* to, const State* from) {
+  const unsigned address = address_in_shared(to);
   if constexpr (sizeof(State) == 4) {
-    copy_16_async(shared_address(to), from, 16);
+    copy_16_async(address, from);
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from) : "memory");
+    copy_8_async(address, from);
   }
 }
 
