@@ -38,9 +38,8 @@ def serve(arguments, step_us, directory):
                           step_us, arguments.streams, arguments.streams, arguments.streams, arguments.streams + 64,
                           arguments.io_threads, "false" if arguments.no_io_uring else "true"))
     port = free_port(arguments.host)
-    process = subprocess.Popen([arguments.mstar, "--log-level", "warn", "serve", str(config), "--host", arguments.host, "--port",
-                                str(port)],
-                               stderr=subprocess.DEVNULL)
+    command = [arguments.mstar, "--log-level", "warn", "serve", str(config), "--host", arguments.host, "--port", str(port)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     for _ in range(1000):
         if process.poll() is not None:
             raise SystemExit("the server ended at once with %d" % process.returncode)
@@ -75,6 +74,7 @@ def bench(arguments, process, port, tokens):
         command += ["--kernel-times"] if arguments.kernel_times else []
         if arguments.netns:
             command = ["ip", "netns", "exec", arguments.netns] + command
+        command = ["nice", "-n", str(arguments.client_nice)] + command
         begin_s, busy, used = time.monotonic(), busy_s(), used_s(process)
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
@@ -110,6 +110,7 @@ def main():
     parser.add_argument("--kernel-times", action="store_true", help="the kernel says when a token has arrived")
     parser.add_argument("--host", default="127.0.0.1", help="address that the server listens on")
     parser.add_argument("--netns", help="network namespace of the client")
+    parser.add_argument("--client-nice", type=int, default=0, help="how much nicer the client is than the server")
     parser.add_argument("--json", help="file for the figures")
     arguments = parser.parse_args()
     rows, medians = [], {}

@@ -1,10 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "mstar/base/check.h"
 #include "mstar/base/dtype.h"
+#include "mstar/base/host_value.h"
 #include "mstar/base/params.h"
 #include "mstar/base/queue.h"
 #include "mstar/base/result.h"
@@ -57,6 +61,32 @@ TEST(DType, BFloat16RoundsToNearestEven) {
   EXPECT_EQ(to_bfloat16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);
   EXPECT_EQ(to_bfloat16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);
   EXPECT_TRUE(std::isnan(to_float(to_bfloat16(NAN))));
+}
+
+TEST(HostValue, HoldsFewBytesInPlaceAndSharesMany) {
+  const std::string longest(HostValue::kMostInPlace, 'a'), longer(HostValue::kMostInPlace + 1, 'b');
+  for (const std::string& text : {std::string(), std::string("x"), longest, longer}) {
+    auto value = std::make_unique<HostValue>(HostValue::utf8(text));
+    const HostValue copy = *value;
+    HostValue moved = std::move(*value);
+    value.reset();
+    const bool is_shared = text.size() > HostValue::kMostInPlace;
+    for (const HostValue* each : {&copy, static_cast<const HostValue*>(&moved)}) {
+      EXPECT_EQ(each->text(), text);
+      EXPECT_EQ(each->size_bytes(), text.size());
+      EXPECT_EQ(each->dims(), Dims({static_cast<std::int64_t>(text.size())}));
+      EXPECT_EQ(each->owner() != nullptr, is_shared);
+      EXPECT_FALSE(each->is_signal());
+    }
+    EXPECT_EQ(copy.bytes().data() == moved.bytes().data(), is_shared);
+    moved = HostValue::i32(std::vector<std::int32_t>{7});  // from either kind to one in place
+    EXPECT_EQ(moved.as<std::int32_t>()[0], 7);
+    EXPECT_EQ(copy.text(), text);
+  }
+  const auto owner = std::make_shared<const std::string>("part");
+  EXPECT_EQ(HostValue::shared_blob(owner).owner(), owner);  // what is shared stays so, however short
+  EXPECT_EQ(HostValue(DType::i64, {1}, std::vector<std::byte>(8)).as<std::int64_t>()[0], 0);
+  EXPECT_TRUE(HostValue().is_signal());
 }
 
 TEST(Params, CoerceAsLaxClientsExpect) {

@@ -17,7 +17,7 @@ namespace mstar {
 // outside looks at kMost first.
 class Dims {
  public:
-  static constexpr std::size_t kMost = 8;
+  static constexpr std::size_t kMost = 6;
 
   Dims() = default;
   Dims(std::initializer_list<std::int64_t> dims) : Dims(std::span(dims.begin(), dims.size())) {}

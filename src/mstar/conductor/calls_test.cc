@@ -116,16 +116,17 @@ class CallsTest : public testing::Test {
 };
 
 TEST_F(CallsTest, EachPromptIsReadOnceAndItsChoicesShareIt) {
-  const auto ids = submit({"a", "b"}, 2);
+  const std::string a(2 * HostValue::kMostInPlace, 'a');
+  const auto ids = submit({a, "b"}, 2);
   ASSERT_TRUE(ids) << ids.error().message;
   ASSERT_EQ(ids->size(), 4u);
-  EXPECT_THAT(prompts_read_, ElementsAre("a", "b"));
+  EXPECT_THAT(prompts_read_, ElementsAre(a, "b"));
   ASSERT_EQ(mesh_.added.size(), 2u);  // the others wait
   for (std::uint64_t k = 0; k < 2; ++k) {
     EXPECT_EQ(mesh_.added[k].request, (*ids)[k]);
     EXPECT_EQ(mesh_.added[k].params->sampling.seed, 40 + k);
     EXPECT_EQ(mesh_.added[k].params->fields.get_int("seed", 0).value(), static_cast<std::int64_t>(40 + k));
-    EXPECT_EQ(mesh_.added[k].inputs[0].second[0].host.text(), "a");
+    EXPECT_EQ(mesh_.added[k].inputs[0].second[0].host.text(), a);
   }
   EXPECT_EQ(mesh_.added[0].inputs[0].second[0].host.text().data(),
             mesh_.added[1].inputs[0].second[0].host.text().data());
@@ -174,7 +175,7 @@ TEST_F(CallsTest, WhatFailsOrIsNotWantedGivesItsPlacesBack) {
 // A stop string may be whole with the first token, before the walk's report is there.
 TEST_F(CallsTest, AnAnswerThatEndsWithItsFirstTokenTellsWhatWasCached) {
   const RequestId id = submit({"a"}, 1)->front();
-  tell(wire::ClientValue{id, out_, {HostValue::utf8("END")}, WorkerId(1), 48});
+  tell(wire::ClientValues{WorkerId(1), {{id, out_, 1, 48}}, {HostValue::utf8("END")}});
   EXPECT_EQ(finished().finish, decl::Finish::stop);
   EXPECT_EQ(finished().usage.cached_tokens, 48);
 }
@@ -182,7 +183,7 @@ TEST_F(CallsTest, AnAnswerThatEndsWithItsFirstTokenTellsWhatWasCached) {
 TEST_F(CallsTest, AStopInWhatWasHeldBackIsNoEndByLength) {
   for (const bool half : {false, true}) {
     const RequestId id = submit({"a"}, 1)->front();
-    tell(wire::ClientValue{id, out_, {HostValue::utf8(half ? "EN" : "x")}, WorkerId(1), 0});
+    tell(wire::ClientValues{WorkerId(1), {{id, out_, 1, 0}}, {HostValue::utf8(half ? "EN" : "x")}});
     graph::FragmentDone done{.walk = decl::WalkRef(0), .pass = 1};
     done.end_partition = done.budget_spent = true;
     tell(wire::FragmentReport{id, WorkerId(1), decl::PartitionRef(0), done, {}, 16});

@@ -77,12 +77,7 @@ void Conductor::on_inbox(Inbox& message) {
   const auto* wired = std::get_if<wire::ToConductor>(&message);
   const RequestId request = wired ? wire::request_of(*wired) : RequestId();
   // What a plan, an emit or a library throws in one message ends that request, not the loop.
-  try {
-    std::visit([this](auto&& each) { on(std::move(each)); }, std::move(message));
-  } catch (const std::exception& error) {
-    Error failure = failed_by(error);
-    if (Request* live = find(request)) end(*live, Failed{std::move(failure)});
-  }
+  guarded(request, [&] { std::visit([this](auto&& each) { on(std::move(each)); }, std::move(message)); });
 }
 
 Conductor::Request* Conductor::find(RequestId id) {
@@ -165,12 +160,7 @@ void Conductor::admit() {
     Submit submit = std::move(waiting_.front());
     waiting_.pop_front();
     const RequestId id = submit.id;
-    try {
-      begin(std::move(submit));
-    } catch (const std::exception& error) {
-      Error failure = failed_by(error);
-      if (Request* request = find(id)) end(*request, Failed{std::move(failure)});
-    }
+    guarded(id, [&] { begin(std::move(submit)); });
   }
   note_numbers();
 }
@@ -217,6 +207,10 @@ void Conductor::begin(Submit submit) {
   auto owned = std::make_unique<Request>();
   Request& request = *owned;
   request.submit = std::move(submit);
+  if (const auto& wanted = request.submit.params->output_modalities; !wanted.empty()) {
+    request.modalities = 0;
+    for (const decl::Modality each : wanted) request.modalities |= 1u << static_cast<unsigned>(each);
+  }
   requests_.emplace(id, std::move(owned));
   auto placed = place(request);
   if (!placed) return end(request, Failed{std::move(placed.error())});
@@ -280,6 +274,11 @@ void Conductor::end(Request& request, RequestEvent event) {
   for (const WorkerId worker : request.workers)
     if (mesh_.to_worker(worker, wire::RemoveRequest{id})) request.removing.insert(worker);
   erase_if_removed(id);
+}
+
+void Conductor::end_after(RequestId request, const std::exception& thrown) {
+  Error failure = failed_by(thrown);
+  if (Request* live = find(request)) end(*live, Failed{std::move(failure)});
 }
 
 void Conductor::fail_waiting(Submit& submit, Error error) {

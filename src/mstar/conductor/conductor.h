@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -91,13 +93,13 @@ class Conductor final : public Frontend {
   std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> load() const;
 
  private:
-  struct Submit {
+  struct Submit {  // what each value needs comes first: few lines of the cache
     RequestId id;
     std::uint32_t model = 0;
     const decl::Surface* surface = nullptr;
     std::shared_ptr<const decl::RequestParams> params;
-    std::map<decl::PortRef, std::vector<HostValue>> inputs;
     std::shared_ptr<EventSink> sink;  // owners: the server's connection and this request
+    std::map<decl::PortRef, std::vector<HostValue>> inputs;
     std::int64_t num_prompt_tokens = 0;
     std::optional<std::uint32_t> replica = {};  // wanted of each node group
     std::shared_ptr<ClientInputs> client;       // owners: this and open_; null when the model takes none
@@ -120,17 +122,18 @@ class Conductor final : public Frontend {
     decl::Finish finish = decl::Finish::stop;
   };
   struct Request {
-    Submit submit;
+    bool ended = false;                      // the sink has its terminal event
+    std::uint32_t modalities = ~0u;          // that the client wants, a bit for each
+    std::unique_ptr<decl::Emitter> emitter;  // null where the surface has none
     std::shared_ptr<const graph::PlacedModel> placed;
+    Submit submit;
     std::vector<std::pair<std::size_t, WorkerId>> replicas;  // (group, worker) chosen
     std::vector<Partition> partitions;
     std::map<decl::PortRef, std::vector<HostValue>> kept;
-    std::set<WorkerId> workers;              // that know of it
-    std::set<WorkerId> removing;             // that have not confirmed the removal
-    std::unique_ptr<decl::Emitter> emitter;  // null where the surface has none
+    std::set<WorkerId> workers;   // that know of it
+    std::set<WorkerId> removing;  // that have not confirmed the removal
     Params metadata;
     std::map<WorkerId, std::int64_t> cached_tokens;  // where one counts them
-    bool ended = false;                              // the sink has its terminal event
   };
 
   // conductor_frontend.cc: any thread
@@ -151,6 +154,9 @@ class Conductor final : public Frontend {
   // conductor.cc: life and admission
   void run();
   void on_inbox(Inbox& message);
+  // Runs `body`; what it throws ends the request.
+  template <class Body>
+  void guarded(RequestId request, Body&& body);
   void on(Submit message);
   void on(Push message);
   void on(const Abort& message);
@@ -166,6 +172,7 @@ class Conductor final : public Frontend {
   Result<std::shared_ptr<const graph::PlacedModel>> place(Request& request);
   Result<WorkerId> choose_replica(std::uint32_t model, std::size_t group, std::optional<std::uint32_t> wanted);
   void end(Request& request, RequestEvent event);
+  void end_after(RequestId request, const std::exception& thrown);  // where it has not ended
   void fail_waiting(Submit& submit, Error error);
   void erase_if_removed(RequestId id);
   void note_numbers();
@@ -173,14 +180,15 @@ class Conductor final : public Frontend {
 
   // conductor_walks.cc: from reports to the next walk
   void on(wire::FragmentReport&& message);
-  void on(wire::ClientValue&& message);
+  void on(wire::ClientValues&& message);
+  void on_values(const wire::ClientValues::Part& part, WorkerId worker, std::span<HostValue> values);
   void send_items(const Request& request, const ClientItems& items);
   void note_consumed(const Request& request) const;
   void advance(Request& request, std::size_t partition);
   std::map<decl::PortRef, decl::StreamCounts> stream_counts(const Request& request, std::size_t partition) const;
   void finish_partition(Request& request, std::size_t partition, decl::Finish finish);
   void finish_request(Request& request, decl::Finish finish);
-  void emit(Request& request, const wire::ClientValue& message);
+  void emit(Request& request, decl::PortRef port, std::span<const HostValue> values);
   void give(Request& request, decl::Chunk&& chunk);
 
   ConductorOptions options_;
@@ -212,5 +220,14 @@ class Conductor final : public Frontend {
   bool stopped_ = false;
   std::thread thread_;
 };
+
+template <class Body>
+void Conductor::guarded(RequestId request, Body&& body) {
+  try {
+    body();
+  } catch (const std::exception& thrown) {
+    end_after(request, thrown);
+  }
+}
 
 }  // namespace mstar::conductor

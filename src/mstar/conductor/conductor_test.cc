@@ -155,7 +155,7 @@ class ConductorTest : public ::testing::Test {
     tell(FragmentReport{id, WorkerId(worker), decl::PartitionRef(0), done, {}});
   }
   void client(RequestId id, decl::PortRef port, const std::string& text) {
-    tell(wire::ClientValue{id, port, {HostValue::utf8(text)}});
+    tell(wire::ClientValues{WorkerId(1), {{id, port, 1}}, {HostValue::utf8(text)}});
   }
   std::uint32_t chosen(RequestId id) const {  // the worker of group a
     for (const auto& [worker, message] : mesh_.sent)
@@ -258,6 +258,26 @@ TEST_F(ConductorTest, ABrokenSinkCostsOnlyItsRequest) {
   for (const auto each : {id, other_id})
     for (const std::uint32_t worker : {1u, 2u}) tell(wire::Removed{each, WorkerId(worker)});
   EXPECT_TRUE(conductor_->load().empty());
+}
+
+TEST_F(ConductorTest, EachPartOfAMessageToClientsIsItsOwnRequests) {
+  make({1}, {1});
+  const auto [bad, bad_sink] = submit("emit_throw");
+  const auto [one, one_sink] = submit();
+  const auto [two, two_sink] = submit();
+  const decl::PortRef out = model_.out;
+  const auto text = [](const char* each) { return HostValue::utf8(each); };
+  tell(wire::ClientValues{
+      WorkerId(1),
+      {{one, out, 2}, {bad, out, 1}, {RequestId(99), out, 1}, {two, out, 1}, {one, out, 1}},
+      {text("a"), text("b"), text("c"), text("d"), text("a value that is not held in place"), text("e")}});
+  EXPECT_EQ(one_sink->events, (std::vector<std::string>{"chunk a", "chunk b", "chunk e"}));
+  EXPECT_EQ(bad_sink->events, std::vector<std::string>{"failed"});
+  EXPECT_EQ(two_sink->events, std::vector<std::string>{"chunk a value that is not held in place"});
+  // Of a worker that has lost its mind.
+  tell(wire::ClientValues{WorkerId(1), {{one, out, 1}, {two, out, ~0u}, {one, out, 3}}, {text("f"), text("g")}});
+  EXPECT_EQ(one_sink->events.back(), "chunk f");
+  EXPECT_EQ(two_sink->events.back(), "chunk g");
 }
 
 TEST_F(ConductorTest, AdmitsInOrderUnderTheCapWhenRoomComesBack) {

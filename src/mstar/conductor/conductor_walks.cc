@@ -1,7 +1,18 @@
 // From what the workers report to what runs next and what the client gets.
 #include "mstar/conductor/conductor.h"
 
+#include <algorithm>
+
+#include "mstar/base/prefetch.h"
+
 namespace mstar::conductor {
+namespace {
+
+// Parts of a message between asking for a request's memory, and for what that points to, and using it.
+constexpr std::size_t kFar = 6, kNear = 3;
+constexpr std::size_t kHotBytes = 128;  // of a request
+
+}  // namespace
 
 using decl::PartitionRef;
 
@@ -125,30 +136,45 @@ void Conductor::on(wire::FragmentReport&& message) {
   finish_partition(*request, message.partition.value, length ? decl::Finish::length : decl::Finish::stop);
 }
 
-void Conductor::on(wire::ClientValue&& message) {
-  Request* request = find(message.request);
+// A worker in another process may say anything: of values there may be fewer than its parts name.
+void Conductor::on(wire::ClientValues&& message) {
+  std::span<HostValue> left(message.values);
+  const auto& parts = message.parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const wire::ClientValues::Part& part = parts[i];
+    if (i + kFar < parts.size()) prefetch_bytes(find(parts[i + kFar].request), kHotBytes);
+    if (i + kNear < parts.size())
+      if (const Request* const next = find(parts[i + kNear].request)) prefetch(next->submit.sink.get());
+    const auto own = left.first(std::min<std::size_t>(part.num_values, left.size()));
+    left = left.subspan(own.size());
+    guarded(part.request, [&] { on_values(part, message.worker, own); });
+  }
+}
+
+void Conductor::on_values(const wire::ClientValues::Part& part, WorkerId worker, std::span<HostValue> values) {
+  Request* request = find(part.request);
   if (!request || request->ended) return;
   const decl::Decl& declaration = request->placed->model().declaration();
-  if (message.port.value >= declaration.ports().size()) return;
-  if (message.cached_tokens >= 0) request->cached_tokens[message.worker] = message.cached_tokens;
-  if (request->emitter) return emit(*request, message);
-  decl::ToClient travel;
-  for (const auto& each : declaration.at(message.port).travel)
-    if (const auto* to_client = std::get_if<decl::ToClient>(&each)) travel = *to_client;
+  if (part.port.value >= declaration.ports().size()) return;
+  if (part.cached_tokens >= 0) request->cached_tokens[worker] = part.cached_tokens;
+  if (request->emitter) return emit(*request, part.port, values);
   const decl::Surface& surface = *request->submit.surface;
-  for (HostValue& value : message.values) {
-    if (!surface.emit) {
-      give(*request, decl::Chunk{travel.modality, travel.format, std::move(value), {}});
-      continue;
-    }
-    auto chunk = surface.emit(message.port, value, *request->submit.params);
+  if (!surface.emit) {
+    decl::ToClient travel;
+    for (const auto& each : declaration.at(part.port).travel)
+      if (const auto* to_client = std::get_if<decl::ToClient>(&each)) travel = *to_client;
+    for (HostValue& value : values) give(*request, decl::Chunk{travel.modality, travel.format, std::move(value), {}});
+    return;
+  }
+  for (const HostValue& value : values) {
+    auto chunk = surface.emit(part.port, value, *request->submit.params);
     if (!chunk) return end(*request, Failed{std::move(chunk.error())});
     give(*request, std::move(*chunk));
   }
 }
 
-void Conductor::emit(Request& request, const wire::ClientValue& message) {
-  auto emitted = request.emitter->push(message.port, message.values);
+void Conductor::emit(Request& request, decl::PortRef port, std::span<const HostValue> values) {
+  auto emitted = request.emitter->push(port, values);
   if (!emitted) return end(request, Failed{std::move(emitted.error())});
   for (decl::Chunk& chunk : emitted->chunks) give(request, std::move(chunk));
   if (emitted->stop) finish_request(request, decl::Finish::stop);
@@ -160,8 +186,8 @@ void Conductor::give(Request& request, decl::Chunk&& chunk) {
     for (const auto& [name, each] : chunk.metadata.values()) request.metadata.set(name, each);
     return;
   }
-  const auto& params = *request.submit.params;
-  if (params.output_modalities.empty() || params.wants(chunk.modality)) request.submit.sink->on_event(std::move(chunk));
+  if ((request.modalities >> static_cast<unsigned>(chunk.modality)) & 1)
+    request.submit.sink->on_event(std::move(chunk));
 }
 
 }  // namespace mstar::conductor

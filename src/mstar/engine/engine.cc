@@ -143,13 +143,14 @@ bool Engine::may_run_ahead() const {
 
 // A value that no slot can take is this row's fault, so it is found here and not in gather().
 Result<RowDemand> Engine::declare(const RowInputs& row) {
-  Result<RowDemand> declared = internal_error("a row was not declared");
-  try {
-    declared = body_->declare(row);
-  } catch (const std::exception& error) {
-    declared = internal_error(std::string("a row failed: ") + error.what());
-  }
-  MSTAR_TRY_ASSIGN(RowDemand demand, std::move(declared));
+  const auto ask = [&]() -> Result<RowDemand> {
+    try {
+      return body_->declare(row);
+    } catch (const std::exception& error) {
+      return internal_error(std::string("a row failed: ") + error.what());
+    }
+  };
+  MSTAR_TRY_ASSIGN(RowDemand demand, ask());
   for (SlotSource& source : demand.sources) {
     const SlotSpec& slot = input_slots_[static_cast<std::size_t>(source.slot)];
     if (!source.value) return internal_error("component '" + spec_.name + "' got no value for '" + slot.name + "'");
@@ -166,7 +167,7 @@ Result<RowDemand> Engine::declare(const RowInputs& row) {
 // Forks come first, for the row may run under the label that they make. A row that then has to wait forks again: until
 // it has run, nothing else may touch what it forks.
 Result<resource::Admit> Engine::admit(const RowInputs& row, const resource::StepRow& claim) {
-  if (!row.progress.begun)
+  if (!row.progress.begun && !row.run->forks_before.empty())
     MSTAR_TRY(labels_.fork(resources_, row.request, row.run->forks_before, device_.default_stream()));
   std::size_t granted = 0;
   for (; granted < spec_.uses.size(); ++granted) {
@@ -314,7 +315,7 @@ Result<bool> Engine::advance(Step& step) {
 void Engine::fork_after(Step& step) {
   for (int r = 0; r < step.num_rows(); ++r) {
     const RowInputs& row = step.inputs[static_cast<std::size_t>(r)];
-    if (!step.row_ends(r)) continue;
+    if (!step.row_ends(r) || row.run->forks_after.empty()) continue;
     Status forked = labels_.fork(resources_, row.request, row.run->forks_after, step.ops().stream);
     if (!forked) step.fail_row(r, std::move(forked.error()));
   }

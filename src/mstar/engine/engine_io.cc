@@ -240,8 +240,36 @@ void for_each_result(const Step& step, int row, std::vector<std::int32_t>& curso
 
 }  // namespace
 
+namespace {
+
+// The output group that the host reads, of one step: gives its values to the host. The large ones share one copy.
+class HostGroup {
+ public:
+  // `base` is where the group lies on the device, `from` where the host has it; both null when all values are empty.
+  HostGroup(const void* base, const std::byte* from, std::size_t num_bytes)
+      : base_(static_cast<const std::byte*>(base)), from_(from), num_bytes_(num_bytes) {}
+  HostValue value_of(const TensorView& view) {
+    const auto at = view.empty() ? 0 : static_cast<std::size_t>(static_cast<const std::byte*>(view.pointer) - base_);
+    if (view.bytes() <= HostValue::kMostInPlace)
+      return HostValue::copy_of(view.dtype, view.shape.dims(), {from_ + at, view.bytes()});
+    if (!copy_) copy_ = std::make_shared<const std::vector<std::byte>>(from_, from_ + num_bytes_);
+    return HostValue::part_of(copy_, view.dtype, view.shape.dims(), std::span(*copy_).subspan(at, view.bytes()));
+  }
+
+ private:
+  const std::byte* base_;
+  const std::byte* from_;
+  std::size_t num_bytes_;
+  std::shared_ptr<const std::vector<std::byte>> copy_;
+};
+
+}  // namespace
+
 void Engine::make_outputs(Step& step) {
   if (std::exchange(step.has_outputs, true)) return;
+  const auto& host_block = step.output_blocks[kHostGroup];
+  const auto* const host_bytes = host_block ? static_cast<const std::byte*>(host_block->pointer) : nullptr;
+  HostGroup host(host_bytes, host_bytes, step.layout.bytes[kHostGroup]);  // where the host is the device
   std::vector<std::int32_t> cursor(output_slots_.size());
   for (int r = 0; r < step.num_rows(); ++r) {
     RowResult& result = step.results[static_cast<std::size_t>(r)];
@@ -255,6 +283,10 @@ void Engine::make_outputs(Step& step) {
       if (each.drop_items_axis) view = view.at(0);
       const auto& block = step.output_blocks[static_cast<std::size_t>(step.layout.group[s])];
       Values& values = result.outputs[static_cast<std::size_t>(each.output)];
+      if (output_slots_[s].to_host && on_cpu()) {
+        values.emplace_back(host.value_of(view));
+        return;
+      }
       if (output_slots_[s].to_host) step.host_parts.push_back({r, each.output, static_cast<int>(values.size())});
       values.emplace_back(std::make_shared<RowBuffer>(block, view));
     });
@@ -263,20 +295,15 @@ void Engine::make_outputs(Step& step) {
 
 void Engine::bring_to_host(Step& step) const {
   if (step.host_parts.empty()) return;
-  const auto& block = step.output_blocks[kHostGroup];  // none when all values are empty
-  const auto* const base = block ? static_cast<const std::byte*>(block->pointer) : nullptr;
-  const auto* const from = on_cpu() ? base : memory_[static_cast<std::size_t>(step.own_slot)].readback.data();
-  const std::size_t size = step.layout.bytes[kHostGroup];
-  const auto bytes = std::make_shared<const std::vector<std::byte>>(from, from + size);
+  const auto& block = step.output_blocks[kHostGroup];
+  HostGroup host(block ? block->pointer : nullptr, memory_[static_cast<std::size_t>(step.own_slot)].readback.data(),
+                 step.layout.bytes[kHostGroup]);
   for (const Step::HostPart& part : step.host_parts) {
     RowResult& result = step.results[static_cast<std::size_t>(part.row)];
     if (result.error) continue;
     Value& value = result.outputs[static_cast<std::size_t>(part.output)][static_cast<std::size_t>(part.index)];
-    const TensorView view = static_cast<const RowBuffer&>(*value.device).view();
-    const std::ptrdiff_t at = view.empty() ? 0 : static_cast<const std::byte*>(view.pointer) - base;
     auto& buffer = const_cast<RowBuffer&>(static_cast<const RowBuffer&>(*value.device));
-    value.host = HostValue::part_of(bytes, view.dtype, view.shape.dims(),
-                                    std::span(*bytes).subspan(static_cast<std::size_t>(at), view.bytes()));
+    value.host = host.value_of(buffer.view());
     buffer.set_read(value.host);  // copies of the value in later rows learn of it too
   }
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "mstar/base/prefetch.h"
 #include "mstar/graph/partition_internal.h"
 
 namespace mstar::graph {
@@ -238,6 +239,19 @@ std::optional<FragmentDone> PartitionState::cancel(bool drop_streams) {
     s.end_pass();
   }
   return done;
+}
+
+void PartitionState::prefetch() const { mstar::prefetch(state_.get()); }
+
+void PartitionState::prefetch_parts() const {
+  const State& s = *state_;
+  mstar::prefetch(s.nodes.data());
+  mstar::prefetch(s.ahead.data());
+  mstar::prefetch(s.slots.data());
+  mstar::prefetch(s.current.data());
+  mstar::prefetch(s.loops.data());
+  mstar::prefetch(s.written.data());
+  mstar::prefetch(s.queue.data());
 }
 
 std::size_t PartitionState::num_values() const {

@@ -151,6 +151,11 @@ class PartitionState {
   // also drops the items received so far. Returns the report for the conductor, nothing when no pass runs here.
   std::optional<FragmentDone> cancel(bool drop_streams);
 
+  // Ask for the memory that taking, reading and completing a node will touch: first the state, a little later what it
+  // points to.
+  void prefetch() const;
+  void prefetch_parts() const;
+
   // Values held in all places, for conservation checks. Cost: a walk over the state.
   std::size_t num_values() const;
 

@@ -76,8 +76,10 @@ class StreamedChat final : public AnswerWriter {
       : choices_(num_choices), num_open_(num_choices), usage_(num_choices) {
     base_ = "data: ";
     append_answer_head(base_, name, "chat.completion.chunk");
-    if (include_usage) close_ = "],\"usage\":null}\n\n";
-    text_tail_ = "\"},\"logprobs\":null,\"finish_reason\":null}" + close_;
+    if (include_usage) {
+      close_ = kUsageClose;
+      text_tail_ = kUsageTextTail;
+    }
     for (std::size_t i = 0; i < num_choices; ++i) {
       choices_[i].head = base_ + "{\"index\":" + std::to_string(i) + ",\"delta\":";
       choices_[i].text_head = choices_[i].head + "{\"content\":\"";
@@ -131,9 +133,14 @@ class StreamedChat final : public AnswerWriter {
     out.append("\"finish_reason\":null}").append(close_);
   }
 
-  std::string base_;              // up to the list of choices
-  std::string close_ = "]}\n\n";  // from behind the only choice to the end of the event
-  std::string text_tail_;         // from behind the text to the end of the event
+  static constexpr std::string_view kClose = "]}\n\n", kUsageClose = "],\"usage\":null}\n\n";
+  static constexpr std::string_view kTextTail = "\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+  static constexpr std::string_view kUsageTextTail =
+      "\"},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n";
+
+  std::string_view close_ = kClose;         // from behind the only choice to the end of the event
+  std::string_view text_tail_ = kTextTail;  // from behind the text to the end of the event
+  std::string base_;                        // up to the list of choices
   std::vector<Choice> choices_;
   std::size_t num_open_;
   bool include_usage_ = false;

@@ -82,8 +82,10 @@ class StreamedCompletion final : public AnswerWriter {
       : num_open_(echoes.size() * choices_per_prompt), include_usage_(include_usage), usage_(choices_per_prompt) {
     base_ = "data: ";
     append_answer_head(base_, name, "text_completion");
-    if (include_usage) close_ = "],\"usage\":null}\n\n";
-    text_tail_ = "\",\"logprobs\":null,\"finish_reason\":null}" + close_;
+    if (include_usage) {
+      close_ = kUsageClose;
+      text_tail_ = kUsageTextTail;
+    }
     for (const std::string& echo : echoes)
       for (std::size_t i = 0; i < choices_per_prompt; ++i) {
         Choice& choice = choices_.emplace_back();
@@ -141,9 +143,14 @@ class StreamedCompletion final : public AnswerWriter {
     out += text_tail_;
   }
 
-  std::string base_;              // up to the list of choices
-  std::string close_ = "]}\n\n";  // from behind the only choice to the end of the event
-  std::string text_tail_;         // from behind the text to the end of the event
+  static constexpr std::string_view kClose = "]}\n\n", kUsageClose = "],\"usage\":null}\n\n";
+  static constexpr std::string_view kTextTail = "\",\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+  static constexpr std::string_view kUsageTextTail =
+      "\",\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n";
+
+  std::string_view close_ = kClose;         // from behind the only choice to the end of the event
+  std::string_view text_tail_ = kTextTail;  // from behind the text to the end of the event
+  std::string base_;                        // up to the list of choices
   std::vector<Choice> choices_;
   std::size_t num_open_;
   bool include_usage_;

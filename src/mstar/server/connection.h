@@ -79,11 +79,14 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void stop_now();           // any; aborts a call in flight
 
   // By the loop: an event of the call, and the end of those in hand. `out` collects the answer's bytes in between.
-  void on_event(std::size_t choice, RequestEvent event, std::string& out);
+  void on_event(std::size_t choice, RequestEvent&& event, std::string& out);
   void end_of_events(std::string& out);
   // What became of a frame given to IoLoop::send().
   void on_sent(std::string_view frame, std::size_t num_sent);
   void lose();  // after an exception
+  // Ask for the memory that an event will touch: first the connection's, then its answer's.
+  void prefetch() const;
+  void prefetch_answer() const { __builtin_prefetch(answer_.get()); }
 
  private:
   enum class Phase { head, body, call, flush, linger, closed };
@@ -137,12 +140,29 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   const std::shared_ptr<IoLoop> loop_;  // first in, last out: what follows lives on it
   const std::shared_ptr<ServerCore> core_;
   const ServerConfig& config_;
-  Socket socket_;
-  Timer timer_;
-  SteadyTime timer_at_ = SteadyTime::max();
-  RequestReader reader_;
 
+  // What each event of a call touches: together, for the cache.
   Phase phase_ = Phase::head;
+  bool has_events_ = false;  // something came of the runtime
+  bool head_sent_ = false;   // of a streamed answer
+  bool in_chunks_ = false;   // HTTP's, which that answer has
+  bool writing_ = false;
+  bool sending_ = false;                  // a frame is with the loop
+  std::shared_ptr<OpenCall> call_;        // null: no call in flight
+  std::unique_ptr<AnswerWriter> answer_;  // null: the call's body has not been read
+  std::vector<RequestId> choices_;        // invalid where a choice has ended; empty before the runtime has them
+  std::size_t num_open_choices_ = 0;
+  std::unique_ptr<HttpError> fault_;  // of a choice: the call ends
+  SteadyTime timer_at_ = SteadyTime::max();
+  SteadyTime call_deadline_ = SteadyTime::max();
+  SteadyTime keep_alive_at_ = SteadyTime::max();
+  SteadyTime peer_check_at_ = SteadyTime::max();
+  std::size_t pending_out_bytes_ = 0;  // of out_ and batch_
+  std::size_t sent_bytes_ = 0;         // given to the socket, since the connection began
+  Socket socket_;
+
+  Timer timer_;
+  RequestReader reader_;
   SteadyTime phase_began_;  // for the read deadlines
   TransferWatch body_watch_;
   bool reading_ = false;     // a read is pending
@@ -154,29 +174,14 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   SteadyTime request_began_;
   int status_ = 0;  // of the current answer
   std::string request_id_;
-
-  std::shared_ptr<OpenCall> call_;        // null: no call in flight
-  std::unique_ptr<AnswerWriter> answer_;  // null: the call's body has not been read
-  RequestId call_id_;                     // of its first choice
-  std::vector<RequestId> choices_;        // invalid where a choice has ended; empty before the runtime has them
-  bool has_events_ = false;               // something came of the runtime
-  std::size_t num_open_choices_ = 0;
-  std::vector<ChoiceEvent> held_;   // what came before choices_
-  std::optional<HttpError> fault_;  // of a choice: the call ends
-  std::string whole_body_;          // of an answer that does not stream
-  bool head_sent_ = false;          // of a streamed answer
-  SteadyTime call_deadline_ = SteadyTime::max();
-  SteadyTime keep_alive_at_ = SteadyTime::max();
-  SteadyTime peer_check_at_ = SteadyTime::max();
+  RequestId call_id_;              // of the call's first choice
+  std::vector<ChoiceEvent> held_;  // what came before choices_
+  std::string whole_body_;         // of an answer that does not stream
 
   std::deque<std::string> out_;    // not handed to the socket yet
   std::deque<std::string> batch_;  // being written
   std::size_t batch_offset_ = 0;   // written bytes of its front
-  std::size_t pending_out_bytes_ = 0;
-  std::size_t sent_bytes_ = 0;  // given to the socket, since the connection began
-  TransferWatch write_watch_;   // of the batch
-  bool writing_ = false;
-  bool sending_ = false;  // a frame is with the loop
+  TransferWatch write_watch_;      // of the batch
 };
 
 }  // namespace mstar::server

@@ -25,6 +25,13 @@ std::string log_name(const RequestReader& reader) {
 
 }  // namespace
 
+void Connection::prefetch() const {
+  const auto* const begin = reinterpret_cast<const char*>(this);
+  const auto* const end = reinterpret_cast<const char*>(&socket_ + 1);
+  constexpr std::ptrdiff_t kLine = 64;
+  for (const char* line = begin; line < end; line += kLine) __builtin_prefetch(line, 1);
+}
+
 void Connection::set_busy(bool busy) {
   if (busy_ == busy) return;
   busy_ = busy;
@@ -56,7 +63,8 @@ void Connection::send_head() {
   ResponseHead head;
   head.content_type = answer_->content_type();
   // Without chunks the end of the answer is the end of the connection.
-  close_after_ = !reader_.head().keep_alive || !config_.keep_alive || core_->draining || reader_.head().version < 11;
+  in_chunks_ = reader_.head().version >= 11;
+  close_after_ = !reader_.head().keep_alive || !config_.keep_alive || core_->draining || !in_chunks_;
   head.keep_alive = !close_after_;
   enqueue(response_head(head, named_head(), config_.cors_origins));
 }
@@ -77,12 +85,12 @@ void Connection::send_stream(std::string_view bytes, bool last) {
   }
   if (!head_sent_) send_head();
   std::string& frame = loop_->scratch();
-  if (reader_.head().version >= 11) {
+  if (in_chunks_) {
     append_http_chunk(frame, bytes, last);
   } else {
     frame += bytes;
   }
-  if (!answer_->keep_alive_frame().empty() && !last) keep_alive_at_ = steady_clock::now() + config_.sse_keep_alive;
+  if (!answer_->keep_alive_frame().empty() && !last) keep_alive_at_ = loop_->now() + config_.sse_keep_alive;
   if (!last) return write_through(frame);
   enqueue(frame);
   end_of_answer();
@@ -175,7 +183,7 @@ void Connection::enqueue(std::string bytes) {
 
 // A token's way to an idle socket: no operation is set up and no handler comes back.
 void Connection::write_through(std::string_view bytes) {
-  if (writing_ || sending_ || !batch_.empty() || !out_.empty()) return enqueue(std::string(bytes));
+  if (writing_ || sending_ || pending_out_bytes_ > 0) return enqueue(std::string(bytes));
   sending_ = true;
   loop_->send(*this, socket_.native_handle(), bytes);
 }

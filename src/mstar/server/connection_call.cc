@@ -190,7 +190,7 @@ void Connection::on_submitted(const std::shared_ptr<OpenCall>& call, Result<std:
   end_of_events(out);
 }
 
-void Connection::on_event(std::size_t choice, RequestEvent event, std::string& out) {
+void Connection::on_event(std::size_t choice, RequestEvent&& event, std::string& out) {
   if (choices_.empty()) {
     held_.push_back({choice, std::move(event)});
     return;
@@ -206,17 +206,17 @@ void Connection::on_event(std::size_t choice, RequestEvent event, std::string& o
       written = answer_->on_finished(choice, *done, out);
       --num_open_choices_;
     } else {
-      fault_ = to_http(std::get<Failed>(event).error, Stage::running);
+      fault_ = std::make_unique<HttpError>(to_http(std::get<Failed>(event).error, Stage::running));
     }
   }
-  if (!written) fault_ = to_http(written.error(), Stage::running);
+  if (!written) fault_ = std::make_unique<HttpError>(to_http(written.error(), Stage::running));
 }
 
 void Connection::end_of_events(std::string& out) {
   if (!call_ || choices_.empty()) return;
-  const std::optional<HttpError> error = std::exchange(fault_, std::nullopt);
+  const std::unique_ptr<HttpError> error = std::move(fault_);
   if (error) abort_choices();
-  finish_call(error ? &*error : nullptr, num_open_choices_ == 0, out);
+  finish_call(error.get(), num_open_choices_ == 0, out);
   arm_timer();
 }
 

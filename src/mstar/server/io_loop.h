@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mstar/conductor/frontend.h"
@@ -39,7 +41,7 @@ class IoLoop final {
   boost::asio::io_context& context() { return context_; }
 
   // Thread: any. Queues the event of a call and wakes the loop, once for all events that it has not seen.
-  void put(CallSlot call, std::size_t choice, RequestEvent event);
+  void put(CallSlot call, std::size_t choice, RequestEvent&& event);
   // Thread: any. Later events are dropped.
   void close();
 
@@ -51,6 +53,8 @@ class IoLoop final {
   // on_sent() follows, at the latest in flush_sends().
   void send(Connection& connection, int socket, std::string_view frame);
   void flush_sends();
+  // While events are delivered it is the time when that began.
+  std::chrono::steady_clock::time_point now() const { return delivering_ ? began_ : std::chrono::steady_clock::now(); }
   // Emptied; for one frame at a time.
   std::string& scratch() {
     scratch_.clear();
@@ -61,9 +65,11 @@ class IoLoop final {
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
   struct Letter {
+    Letter(CallSlot to, std::size_t of, RequestEvent&& what)
+        : call(to), choice(static_cast<std::uint32_t>(of)), event(std::move(what)) {}
     CallSlot call;
     std::uint32_t choice;
-    std::uint32_t next;  // of the same call, in the batch
+    std::uint32_t next = kNone;  // of the same call, in the batch
     RequestEvent event;
   };
   struct Slot {
@@ -73,6 +79,7 @@ class IoLoop final {
   };
 
   void deliver();
+  void prefetch(std::size_t called) const;
   void sort_by_call();
   void hand_over(CallSlot call);
   bool is_open(CallSlot call) const;
@@ -90,6 +97,7 @@ class IoLoop final {
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
   bool delivering_ = false;
+  std::chrono::steady_clock::time_point began_;  // to deliver
   SendBatch sends_;
   std::vector<Connection*> senders_;
   std::string answer_;  // what the events of one call make

@@ -50,7 +50,8 @@ struct Fields {
   static void of(Io& io, Ref<FragmentReport> m) {
     io(m.request, m.worker, m.partition, m.done, m.kept, m.cached_tokens);
   }
-  static void of(Io& io, Ref<ClientValue> m) { io(m.request, m.port, m.values, m.worker, m.cached_tokens); }
+  static void of(Io& io, Ref<ClientValues::Part> p) { io(p.request, p.port, p.num_values, p.cached_tokens); }
+  static void of(Io& io, Ref<ClientValues> m) { io(m.worker, m.parts, m.values); }
   static void of(Io& io, Ref<RequestFailed> m) { io(m.request, m.error); }
   static void of(Io& io, Ref<Removed> m) { io(m.request, m.worker); }
 

@@ -158,7 +158,11 @@ class Maker {
                               number<std::int64_t>()};
       }
       case 3:
-        return ClientValue{request(), port(), list([&] { return host(); }), worker(), number<std::int64_t>()};
+        return ClientValues{
+            worker(), list([&] {
+              return ClientValues::Part{request(), port(), number<std::uint32_t>(), number<std::int64_t>()};
+            }),
+            list([&] { return host(); })};
       case 4:
         return RequestFailed{request(), error()};
       default:

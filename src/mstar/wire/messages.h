@@ -21,7 +21,7 @@
 namespace mstar::wire {
 
 // Bumped on every change of a struct below or of graph/signals.h; processes of different versions refuse each other.
-inline constexpr std::uint32_t kVersion = 4;
+inline constexpr std::uint32_t kVersion = 5;
 
 // ---- to a worker
 // -------------------------------------------------------------------------------------------------------
@@ -68,13 +68,17 @@ struct FragmentReport {
   std::vector<std::pair<decl::PortRef, std::vector<HostValue>>> kept;
   std::int64_t cached_tokens = -1;  // of the request's prompts, found in this worker's caches; -1: it has none
 };
-struct ClientValue {
-  RequestId request;
-  decl::PortRef port;
-  std::vector<HostValue> values;
-  // As in FragmentReport, for an answer that ends before the walk does.
-  WorkerId worker = {};
-  std::int64_t cached_tokens = -1;
+// What a worker's step gives to the clients of its requests, in one message: it is a token for each of them.
+struct ClientValues {
+  struct Part {
+    RequestId request;
+    decl::PortRef port;
+    std::uint32_t num_values = 0;
+    std::int64_t cached_tokens = -1;  // as in FragmentReport, for an answer that ends before the walk does
+  };
+  WorkerId worker;
+  std::vector<Part> parts;        // those of one request in their order
+  std::vector<HostValue> values;  // of the parts, one after the other
 };
 struct RequestFailed {
   RequestId request;
@@ -84,14 +88,16 @@ struct Removed {
   RequestId request;
   WorkerId worker;
 };
-using ToConductor = std::variant<WorkerReady, WorkerFailed, FragmentReport, ClientValue, RequestFailed, Removed>;
+using ToConductor = std::variant<WorkerReady, WorkerFailed, FragmentReport, ClientValues, RequestFailed, Removed>;
 
-// The request that a message is about; invalid when it is about none.
+// The request that a message is about; invalid when it is about none, or about several.
 template <class... Messages>
 RequestId request_of(const std::variant<Messages...>& message) {
   return std::visit(
       [](const auto& each) {
         if constexpr (requires { each.request; }) return each.request;
+        if constexpr (requires { each.parts; })
+          if (each.parts.size() == 1) return each.parts.front().request;
         return RequestId();
       },
       message);

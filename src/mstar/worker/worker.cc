@@ -14,6 +14,7 @@ using decl::PartitionRef;
 namespace {
 constexpr std::int64_t kStatsPeriodUs = 50000;
 constexpr std::size_t kMaxTold = 256;
+constexpr std::size_t kMaxBatchBytes = 256 << 10;
 }  // namespace
 
 Worker::Worker(WorkerOptions options, wire::Mesh& mesh) : options_(std::move(options)), mesh_(mesh) {}
@@ -149,8 +150,27 @@ bool Worker::take_messages() {
 
 // Of a step's many messages each would wake the conductor: they leave by the hundred, and before the worker waits.
 void Worker::tell_conductor(wire::ToConductor message) {
-  to_conductor_.push_back(std::move(message));
   if (to_conductor_.size() >= kMaxTold) flush_to_conductor();
+  to_conductor_.push_back(std::move(message));
+}
+
+// Takes parts of about so many bytes. A value that is larger than a batch has one to itself: where it cannot be sent,
+// only its request fails.
+wire::ClientValues& Worker::open_batch(std::size_t num_bytes) {
+  auto* last = to_conductor_.empty() ? nullptr : std::get_if<wire::ClientValues>(&to_conductor_.back());
+  if (last && last->parts.size() >= kMaxTold) {
+    flush_to_conductor();
+    last = nullptr;
+  }
+  if (!last || batch_bytes_ + num_bytes > kMaxBatchBytes) {
+    tell_conductor(wire::ClientValues{options_.id, {}, {}});
+    last = &std::get<wire::ClientValues>(to_conductor_.back());
+    last->parts.reserve(kMaxTold);
+    last->values.reserve(kMaxTold);
+    batch_bytes_ = 0;
+  }
+  batch_bytes_ += num_bytes;
+  return *last;
 }
 
 void Worker::flush_to_conductor() {

@@ -91,10 +91,13 @@ class Worker {
     bool busy = false;                       // one run at a time: stages keep state
     std::deque<std::pair<decl::PartitionRef, graph::ReadyNode>> waiting;
   };
+  struct Live;
   struct Pending {  // a ready node of a device component
     RequestId request;
     decl::PartitionRef partition;
     graph::ReadyNode node;
+    Live* live = nullptr;                          // the request: it takes its nodes out of all queues when it goes
+    const graph::PartitionState* state = nullptr;  // of the partition
     engine::Progress progress = {};
   };
   enum class Standing : std::uint8_t {
@@ -102,9 +105,9 @@ class Worker {
     ahead,    // launched before its inputs were known; pending.node has the ticket of the step ahead
     unwanted  // is not to be: rolled back when its step ends
   };
-  struct Row {  // of a step; counted in its request's num_in_flight while `in_flight`
+  struct Row {  // of a step
     Pending pending;
-    bool in_flight = true;
+    Live* live = nullptr;  // the request, which counts it in num_in_flight; null when the row is not in flight any more
     Standing standing = Standing::certain;
     std::vector<graph::ReadyNode> waits_for = {};  // nodes of the partition that complete before it is certain
     bool undo = false;  // unwanted, and its request's label becomes what it was before the row's first part
@@ -171,6 +174,7 @@ class Worker {
   // worker.cc: life and messages
   void run();
   void tell_conductor(wire::ToConductor message);
+  wire::ClientValues& open_batch(std::size_t num_bytes);
   void flush_to_conductor();
   bool take_messages();
   void on_message(Inbox message);
@@ -216,7 +220,8 @@ class Worker {
   void end_row(Lane& lane, Row& row, engine::RowResult& result);
   void undo_cut_off(Live& live, decl::PartitionRef partition);
   void abandon(Batch& batch, const Error& error);
-  bool is_wanted(const Batch& batch);
+  static bool is_wanted(const Batch& batch);
+  static void prefetch(const Pending& row, std::size_t distance);
   Live& take_off(Row& row);
   void put_back(Lane& lane, Row& row, const engine::Progress& progress);
   void unblock_lanes();
@@ -257,6 +262,7 @@ class Worker {
   RequestId last_added_ = RequestId(0);  // requests are added in the order of their ids: older unknown ones are gone
   graph::Effects effects_;
   std::vector<wire::ToConductor> to_conductor_;  // not sent yet
+  std::size_t batch_bytes_ = 0;                  // of the values in the last of them
   std::uint64_t turn_ = 0;
   std::atomic<std::uint64_t> num_turns_{0};
   std::uint64_t num_handed_over_ = 0, handed_over_bytes_ = 0;  // to other workers

@@ -33,7 +33,7 @@ void Worker::promise_outputs(Batch& batch) {
   const PhaseScope scope(options_.profile, Phase::promise);
   for (const engine::RowResult& result : batch.lane->engine->promised(*batch.step)) {
     const Row& row = batch.rows[result.tag];
-    Live* const live = find(row.pending.request);
+    Live* const live = row.live;
     if (!live || live->over() || row.standing == Standing::unwanted) continue;
     if (result.error || !result.stopped_loops.empty()) continue;
     const auto& state = *live->partitions[row.pending.partition.value];
@@ -50,8 +50,8 @@ void Worker::promise_outputs(Batch& batch) {
 
 void Worker::withdraw_promises(const Batch& batch) {
   for (const Row& row : batch.rows)
-    if (Live* const live = row.in_flight ? find(row.pending.request) : nullptr)
-      std::erase_if(live->promises, [&](const Promise& each) {
+    if (row.live)
+      std::erase_if(row.live->promises, [&](const Promise& each) {
         return each.partition == row.pending.partition && each.node.ticket == row.pending.node.ticket;
       });
 }

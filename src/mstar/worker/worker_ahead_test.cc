@@ -66,8 +66,8 @@ class AheadTest : public LoneWorker {
       settle();
     }
     std::string out;
-    for (const auto& value : mesh_.all<wire::ClientValue>())
-      for (const HostValue& each : value.values) out += each.text();
+    for (const auto& given : mesh_.all<wire::ClientValues>())
+      for (const HostValue& each : given.values) out += each.text();
     EXPECT_EQ(std::count(out.begin(), out.end(), '<'), count);
     return out;
   }

@@ -81,7 +81,7 @@ void Worker::collect_ready(Live& live, PartitionRef partition) {
       start_stage(live, partition, *ready);
       continue;
     }
-    lanes_[lane->second].queue.push_back({live.request, partition, *ready});
+    lanes_[lane->second].queue.push_back({live.request, partition, *ready, &live, &state});
     lanes_[lane->second].blocked = false;
   }
 }
@@ -103,17 +103,25 @@ void Worker::send_signal(Live& live, WorkerId worker, PartitionRef partition, gr
 }
 
 bool Worker::send_client(Live& live, graph::Effects::Client& client) {
-  wire::ClientValue out{
-      live.request, client.port, {}, options_.id, models_[live.model].resources.cached_tokens(live.request)};
-  for (const Value& value : client.values) {
-    auto host = value.to_host();
-    if (!host) {
-      fail(live, std::move(host.error()));
-      return false;
+  std::size_t num_bytes = 0;
+  for (Value& value : client.values) {
+    if (!value.on_host()) {
+      auto host = value.to_host();
+      if (!host) {
+        fail(live, std::move(host.error()));
+        return false;
+      }
+      value = std::move(*host);
     }
-    out.values.push_back(std::move(*host));
+    num_bytes += value.host.size_bytes();
   }
-  tell_conductor(std::move(out));
+  wire::ClientValues& batch = open_batch(num_bytes);
+  // First: a part without its values would leave others the wrong ones.
+  if (const std::size_t num = batch.values.size() + client.values.size(); num > batch.values.capacity())
+    batch.values.reserve(2 * num);
+  batch.parts.push_back({live.request, client.port, static_cast<std::uint32_t>(client.values.size()),
+                         models_[live.model].resources.cached_tokens(live.request)});
+  for (Value& value : client.values) batch.values.push_back(std::move(value.host));
   return true;
 }
 

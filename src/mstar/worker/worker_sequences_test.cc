@@ -95,10 +95,15 @@ class SequenceWorker {
     bool worked = worker_->poll();
     for (auto& message : std::exchange(mesh_.sent, {})) {
       worked = true;
-      if (const auto* value = std::get_if<wire::ClientValue>(&message)) {
-        if (Call& call = calls_[value->request.value]; call.tokens.empty()) call.cached_at_first = value->cached_tokens;
-        for (const HostValue& each : value->values)
-          calls_[value->request.value].tokens.push_back(each.as<std::int32_t>()[0]);
+      if (const auto* given = std::get_if<wire::ClientValues>(&message)) {
+        std::size_t next = 0;
+        for (const auto& part : given->parts) {
+          Call& call = calls_[part.request.value];
+          if (call.tokens.empty()) call.cached_at_first = part.cached_tokens;
+          for (std::uint32_t i = 0; i < part.num_values; ++i)
+            call.tokens.push_back(given->values.at(next++).as<std::int32_t>()[0]);
+        }
+        EXPECT_EQ(next, given->values.size());
       } else if (auto* report = std::get_if<wire::FragmentReport>(&message)) {
         on(*report);
       } else if (const auto* failed = std::get_if<wire::RequestFailed>(&message)) {

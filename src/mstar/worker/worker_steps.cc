@@ -3,6 +3,7 @@
 
 #include "mstar/base/check.h"
 #include "mstar/base/log.h"
+#include "mstar/base/prefetch.h"
 #include "mstar/worker/worker.h"
 
 namespace mstar::worker {
@@ -10,6 +11,9 @@ namespace mstar::worker {
 using decl::PartitionRef;
 
 namespace {
+
+// Rows between asking for something and using it, for what leads to what.
+constexpr std::size_t kFar = 8, kNear = 5, kNext = 2;
 
 bool share_a_label(const decl::Run& a, const decl::Run& b) {
   return std::any_of(a.labels.begin(), a.labels.end(), [&](const std::string& label) {
@@ -60,7 +64,7 @@ void Worker::run_slice(Lane& lane) {
       if (whole && !*whole) return;
     } else {
       for (Row& row : lane.open->rows)
-        if (Live* const live = row.in_flight ? find(row.pending.request) : nullptr) give_up(*live, row);
+        if (row.live) give_up(*row.live, row);
     }
     in_flight_.push_back(std::move(*lane.open));
     lane.open.reset();
@@ -87,15 +91,29 @@ Result<bool> Worker::advance(Lane& lane) {
 // False when nobody waits for any row of the step, so that its other slices need not run.
 bool Worker::is_wanted(const Batch& batch) {
   return std::any_of(batch.rows.begin(), batch.rows.end(), [&](const Row& row) {
-    Live* live = row.in_flight ? find(row.pending.request) : nullptr;
-    if (!live || live->over() || row.standing == Standing::unwanted) return false;
-    return row.standing == Standing::ahead ||
-           live->partitions[row.pending.partition.value]->is_current(row.pending.node);
+    if (!row.live || row.live->over() || row.standing == Standing::unwanted) return false;
+    return row.standing == Standing::ahead || row.pending.state->is_current(row.pending.node);
   });
 }
 
+// Of a row that comes so many rows later.
+void Worker::prefetch(const Pending& row, std::size_t distance) {
+  switch (distance) {
+    case kFar:
+      mstar::prefetch(row.live);
+      mstar::prefetch(row.state);
+      break;
+    case kNear:
+      mstar::prefetch(&row.live->partitions[row.partition.value]);
+      row.state->prefetch();
+      break;
+    default:
+      row.state->prefetch_parts();
+  }
+}
+
 engine::RowInputs Worker::row_inputs(const Live& live, const Pending& pending) const {
-  const auto& state = *live.partitions[pending.partition.value];
+  const graph::PartitionState& state = *pending.state;
   const auto node = pending.node.node;
   const auto path = state.path(node);
   engine::RowInputs row{.request = live.request,
@@ -105,7 +123,8 @@ engine::RowInputs Worker::row_inputs(const Live& live, const Pending& pending) c
                         .progress = pending.progress};
   const auto inputs = state.inputs(node);
   row.ports.assign(inputs.begin(), inputs.end());
-  for (std::size_t i = 0; i < inputs.size(); ++i) row.num_seen.push_back(state.num_seen(node, i));
+  if (live.placed->model().at(state.walk()).nodes[node].streams != 0)
+    for (std::size_t i = 0; i < inputs.size(); ++i) row.num_seen.push_back(state.num_seen(node, i));
   if (!state.flags().empty()) row.flags = std::make_shared<const std::map<std::string, std::int64_t>>(state.flags());
   row.iteration = path.depth ? path.at[path.depth - 1] : 0;
   row.is_final = state.is_final(node);
@@ -114,6 +133,8 @@ engine::RowInputs Worker::row_inputs(const Live& live, const Pending& pending) c
 
 void Worker::add_row(Lane& lane, Live& live, Row row, engine::RowInputs input, std::vector<engine::RowInputs>& inputs) {
   input.tag = static_cast<std::uint32_t>(lane.open->rows.size());
+  row.live = row.pending.live = &live;
+  row.pending.state = live.partitions[row.pending.partition.value].get();
   lane.open->rows.push_back(std::move(row));
   ++live.num_in_flight;
   inputs.push_back(std::move(input));
@@ -129,10 +150,13 @@ void Worker::take_rows(Lane& lane, std::uint32_t group, std::vector<engine::RowI
   const bool keeps_state = !lane.engine->spec().uses.empty();
   // A row leaves the queue once it is in the batch, so that none is lost when memory runs out.
   for (auto it = lane.queue.begin(); it != lane.queue.end() && inputs.size() < limit;) {
+    for (const std::size_t distance : {kFar, kNear, kNext})
+      if (lane.queue.end() - it > static_cast<std::ptrdiff_t>(distance))
+        prefetch(it[static_cast<std::ptrdiff_t>(distance)], distance);
     const Pending pending = *it;
-    Live* live = find(pending.request);
-    if (live && !live->over() && live->partitions[pending.partition.value]->is_current(pending.node)) {
-      if (lane.group_of(live->partitions[pending.partition.value]->walk()) != group) {
+    Live* const live = pending.live;
+    if (!live->over() && pending.state->is_current(pending.node)) {
+      if (lane.group_of(pending.state->walk()) != group) {
         ++it;
         continue;
       }
@@ -143,10 +167,15 @@ void Worker::take_rows(Lane& lane, std::uint32_t group, std::vector<engine::RowI
         continue;
       }
       add_row(lane, *live, {.pending = pending}, std::move(row), inputs);
-    } else if (live && !live->over()) {
+    } else if (!live->over()) {
       lane.engine->undo(pending.request, pending.progress);
     }
-    it = lane.queue.erase(it);
+    if (it == lane.queue.begin()) {
+      lane.queue.pop_front();
+      it = lane.queue.begin();
+    } else {
+      it = lane.queue.erase(it);
+    }
   }
   if (lane.runs_ahead) take_followers(lane, group, inputs);
 }
@@ -160,12 +189,11 @@ bool Worker::clashes(const engine::RowInputs& row, const std::vector<engine::Row
 
 // Takes the row out of the flight.
 Worker::Live& Worker::take_off(Row& row) {
-  Live* live = find(row.pending.request);
-  MSTAR_CHECK(live != nullptr && row.in_flight, "a request with a row in flight was erased");
-  row.in_flight = false;
-  if (row.standing == Standing::unwanted) --live->num_unwanted;
-  std::erase(live->ahead, &row);
-  return *live;
+  MSTAR_CHECK(row.live != nullptr, "a row that is not in flight");
+  Live& live = *std::exchange(row.live, nullptr);
+  if (row.standing == Standing::unwanted) --live.num_unwanted;
+  std::erase(live.ahead, &row);
+  return live;
 }
 
 // A row that was not admitted waits for its next chance.
@@ -250,7 +278,7 @@ bool Worker::begin_step(Lane& lane, std::uint32_t group) {
   for (auto it = prepared.waiting.rbegin(); it != prepared.waiting.rend(); ++it)
     put_back(lane, rows[it->tag], it->progress);
   for (Row& row : rows)
-    if (row.in_flight && row.standing == Standing::ahead) find(row.pending.request)->ahead.push_back(&row);
+    if (row.live && row.standing == Standing::ahead) row.live->ahead.push_back(&row);
   if (lane.open->step) return true;
   lane.open.reset();
   return false;
@@ -272,14 +300,18 @@ void Worker::end_oldest_step() {
   try {
     for (std::uint32_t tag = 0; tag < batch.rows.size(); ++tag) {
       Row& row = batch.rows[tag];
-      Live* const live = row.in_flight ? find(row.pending.request) : nullptr;
-      if (!live) continue;
-      if (row.standing == Standing::ahead) give_up(*live, row);
-      if (row.standing == Standing::unwanted || live->over()) lane.engine->drop(*batch.step, tag);
+      if (!row.live) continue;
+      if (row.standing == Standing::ahead) give_up(*row.live, row);
+      if (row.standing == Standing::unwanted || row.live->over()) lane.engine->drop(*batch.step, tag);
     }
     auto results = lane.engine->finish(std::move(batch.step));
     if (profile) profile->add_flight(batch.launched_ns, lane.profiled, shape.kind, shape.rows);
-    for (auto& result : results) end_row(lane, batch.rows[result.tag], result);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      for (const std::size_t distance : {kFar, kNear, kNext})
+        if (i + distance < results.size())
+          if (const Row& later = batch.rows[results[i + distance].tag]; later.live) prefetch(later.pending, distance);
+      end_row(lane, batch.rows[results[i].tag], results[i]);
+    }
   } catch (const std::exception& error) {
     log_error("worker {}: the end of a step of '{}': {}", options_.id.value, lane.engine->spec().name, error.what());
     abandon(batch, internal_error(std::string("a step failed: ") + error.what()));
@@ -296,7 +328,7 @@ void Worker::undo_cut_off(Live& live, PartitionRef partition) {
   const auto undo_rows = [&](Batch& batch) {
     if (!batch.lane->engine->spec().chunked_prefill) return;
     for (Row& row : batch.rows) {
-      if (!row.in_flight || row.standing != Standing::certain || row.pending.request != live.request) continue;
+      if (row.live != &live || row.standing != Standing::certain) continue;
       if (row.pending.partition != partition || state.is_current(row.pending.node)) continue;
       row.undo = true;
       give_up(live, row);
@@ -327,7 +359,7 @@ void Worker::abandon(Batch& batch, const Error& error) {
   if (batch.step) batch.lane->engine->wait(*batch.step);  // the device may still read what it holds
   batch.step.reset();  // what its rows hold of the resources goes with their requests
   for (Row& row : batch.rows) {
-    if (!row.in_flight) continue;
+    if (!row.live) continue;
     Live& live = take_off(row);
     fail(live, error);
     release_in_flight(live);

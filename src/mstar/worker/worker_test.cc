@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <thread>
 
 #include "mstar/device/cpu/cpu_device.h"
@@ -255,6 +256,38 @@ TEST_F(WorkerTest, PoolsAreWholeAfterManyRequests) {
   }
   EXPECT_EQ(mesh_.all<wire::Removed>().size(), 200u);
   EXPECT_EQ(worker_->stats().num_requests, 0);
+}
+
+TEST_F(WorkerTest, ClientsGetTheirValuesBeforeTheReportOfTheWalk) {
+  for (const std::uint64_t id : {1, 2}) {
+    give(add(id));
+    give(start(id, "hear"));
+  }
+  settle();
+  for (const std::uint64_t id : {1, 2}) {
+    auto message = start(id, "write", 2);
+    std::get<graph::StartPass>(message.signal.signal).kept = {{decl_.find_port("token"), 1}};
+    worker_->send(std::move(message));
+  }
+  settle();
+  std::map<std::uint64_t, std::size_t> num_values, num_reports;
+  for (const auto& message : mesh_.sent) {
+    if (const auto* given = std::get_if<wire::ClientValues>(&message)) {
+      std::size_t num = 0;
+      for (const auto& part : given->parts) {
+        EXPECT_LT(num_reports[part.request.value], 2u);
+        num_values[part.request.value] += part.num_values;
+        num += part.num_values;
+      }
+      EXPECT_EQ(num, given->values.size());
+      EXPECT_EQ(given->worker, WorkerId(0));
+    } else if (const auto* report = std::get_if<wire::FragmentReport>(&message)) {
+      ++num_reports[report->request.value];
+    }
+  }
+  EXPECT_GT(num_values[1], 0u);
+  EXPECT_EQ(num_values[1], num_values[2]);
+  EXPECT_EQ(num_reports[1], 2u);
 }
 
 // Between threads a tensor is the buffer that the step wrote, not its bytes.
