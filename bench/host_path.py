@@ -2,7 +2,8 @@
 """What the way from a worker's step to a client costs: `mstar serve null`, whose model computes nothing, under `mstar bench`.
 
     bench/host_path.py --mstar build/release/mstar [--streams 1000] [--tokens 300] [--rounds 3] [--steps-ms 100,50,25]
-                       [--io-threads 2] [--no-io-uring] [--kernel-times] [--host ADDRESS] [--netns NAME] [--json FILE]
+                       [--io-threads 1] [--no-io-uring] [--kernel-times] [--host ADDRESS] [--netns NAME] [--server-cpus 0]
+                       [--client-cpus 1] [--client-nice 19] [--json FILE]
 
 First all streams at once as fast as they go: tokens a second, and microseconds of the server's CPU (user and system, all its
 threads) a streamed token; several tokens of a stream then leave in one write. Then with steps of a given length, so that each token
@@ -10,7 +11,9 @@ leaves alone: how far the gaps between two tokens of a stream are from their med
 90 % of its rate; at the end comes half of the highest rate that was kept. The client shares the machine; its CPU is not counted.
 With --netns it runs in that network namespace and reaches the server under the address of --host, as from another machine.
 With --kernel-times tokens arrive when the kernel takes them in (SO_TIMESTAMPNS), so that the client's own delays do not count.
-"others" is what the rest of the machine worked meanwhile: a round with much of it tells little. Prints each round, medians and one JSON line. The first steps, in which the requests arrive, are in the figures: let tokens be many.
+With cores of its own, and a client that yields to the kernel's receiving, the client takes nothing from the server, as on another
+machine. "others" is what the rest of the machine worked meanwhile: a round with much of it tells little. Prints each round, medians
+and one JSON line. The first steps, in which the requests arrive, are in the figures: let tokens be many.
 """
 import argparse
 import http.client
@@ -31,6 +34,10 @@ def free_port(host):
         return s.getsockname()[1]
 
 
+def on_cpus(cpus):
+    return ["taskset", "-c", cpus] if cpus else []
+
+
 def serve(arguments, step_us, directory):
     config = pathlib.Path(directory) / "null.yaml"
     config.write_text("model: 'null'\noptions: {step_us: %d}\nmax_concurrent_requests: %d\nmax_queued_requests: %d\n"
@@ -39,7 +46,7 @@ def serve(arguments, step_us, directory):
                           arguments.io_threads, "false" if arguments.no_io_uring else "true"))
     port = free_port(arguments.host)
     command = [arguments.mstar, "--log-level", "warn", "serve", str(config), "--host", arguments.host, "--port", str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(on_cpus(arguments.server_cpus) + command, stderr=subprocess.DEVNULL)
     for _ in range(1000):
         if process.poll() is not None:
             raise SystemExit("the server ended at once with %d" % process.returncode)
@@ -74,7 +81,7 @@ def bench(arguments, process, port, tokens):
         command += ["--kernel-times"] if arguments.kernel_times else []
         if arguments.netns:
             command = ["ip", "netns", "exec", arguments.netns] + command
-        command = ["nice", "-n", str(arguments.client_nice)] + command
+        command = ["nice", "-n", str(arguments.client_nice)] + on_cpus(arguments.client_cpus) + command
         begin_s, busy, used = time.monotonic(), busy_s(), used_s(process)
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
@@ -105,11 +112,13 @@ def main():
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps-ms", default="100,50,25", help="lengths of paced steps")
-    parser.add_argument("--io-threads", type=int, default=2)
+    parser.add_argument("--io-threads", type=int, default=1)
     parser.add_argument("--no-io-uring", action="store_true", help="each token is a send() of its own")
     parser.add_argument("--kernel-times", action="store_true", help="the kernel says when a token has arrived")
     parser.add_argument("--host", default="127.0.0.1", help="address that the server listens on")
     parser.add_argument("--netns", help="network namespace of the client")
+    parser.add_argument("--server-cpus", help="cores that the server may use, as taskset takes them")
+    parser.add_argument("--client-cpus", help="those of the client")
     parser.add_argument("--client-nice", type=int, default=0, help="how much nicer the client is than the server")
     parser.add_argument("--json", help="file for the figures")
     arguments = parser.parse_args()
