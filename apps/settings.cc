@@ -1,7 +1,9 @@
 #include "settings.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <thread>
 
 #include "config_yaml.h"
@@ -23,7 +25,11 @@ Status read_profile(const std::vector<std::string>& texts, RuntimeConfig& out) {
       out.profile.phases = true;
     } else if (each.starts_with(kTrace) && each.size() > kTrace.size()) {
       out.profile.trace_file = each.substr(kTrace.size());
-      // Found out now, not when the work is done.
+      // Found out now, not when the work is done. A file takes its place in the end: a device must not be replaced.
+      std::error_code error;
+      if (std::filesystem::exists(out.profile.trace_file, error) &&
+          !std::filesystem::is_regular_file(out.profile.trace_file, error))
+        return invalid_request("--profile trace: '" + out.profile.trace_file + "' is not a file");
       if (!std::ofstream(out.profile.trace_file, std::ios::app))
         return invalid_request("--profile trace: '" + out.profile.trace_file + "' cannot be written");
     } else {

@@ -6,9 +6,10 @@
 
 namespace mstar {
 
-// Hints only; any address is allowed.
+// Hints only; any address is allowed, null too.
 inline void prefetch_bytes(const void* begin, std::size_t num_bytes) {
   constexpr std::size_t kLineBytes = 64;
+  if (!begin) return;
   for (std::size_t at = 0; at < num_bytes; at += kLineBytes) __builtin_prefetch(static_cast<const char*>(begin) + at);
 }
 template <class T>

@@ -278,6 +278,14 @@ TEST_F(ConductorTest, EachPartOfAMessageToClientsIsItsOwnRequests) {
   tell(wire::ClientValues{WorkerId(1), {{one, out, 1}, {two, out, ~0u}, {one, out, 3}}, {text("f"), text("g")}});
   EXPECT_EQ(one_sink->events.back(), "chunk f");
   EXPECT_EQ(two_sink->events.back(), "chunk g");
+  // Of requests that have just ended, so many that each asks for the memory of those behind it.
+  wire::ClientValues late{WorkerId(1), {}, {}};
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    late.parts.push_back({i == 19 ? one : RequestId(1000 + i), out, 1});
+    late.values.push_back(text("h"));
+  }
+  tell(std::move(late));
+  EXPECT_EQ(one_sink->events.back(), "chunk h");
 }
 
 TEST_F(ConductorTest, AdmitsInOrderUnderTheCapWhenRoomComesBack) {

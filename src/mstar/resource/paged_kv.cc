@@ -178,11 +178,11 @@ int PagedKvPool::commit(const StepRow& row, std::span<const std::int32_t> ids) {
     } else if (!sequence->opaque) {
       sequence->text.insert(sequence->text.end(), ids.begin(), ids.end());
       seal(request, *sequence);
-      if (row.demand.kept_tokens > 0) give_kept(*sequence, begin + row.demand.kept_tokens);
+      if (keeps(*sequence, row.demand)) give_kept(*sequence, begin + row.demand.kept_tokens);
       snapshot = take_snapshot(*sequence, row.demand);
     }
   }
-  if (row.demand.kept_tokens > 0) drop_kept(*sequence);
+  if (keeps(*sequence, row.demand)) drop_kept(*sequence);
   settle(request);
   return snapshot;
 }
@@ -192,7 +192,7 @@ void PagedKvPool::rollback(const StepRow& row) {
   if (!sequence) return;
   Request& request = requests_.at(row.request);
   end_building(request);
-  if (row.demand.kept_tokens > 0) drop_kept(*sequence);
+  if (keeps(*sequence, row.demand)) drop_kept(*sequence);
   if (!sequence->end_oldest()) {
     sequence->planned_tokens -= row.demand.tokens;
     sequence->num_new_in_flight -= row.demand.tokens - row.demand.recomputed;

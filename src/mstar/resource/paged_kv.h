@@ -230,6 +230,10 @@ class PagedKvPool final : public Resource {
   // Of what stands now; what commit returns.
   int take_snapshot(Sequence& sequence, const RowDemand& demand);
   // The one that a step kept `length` tokens into the text: now it is known, or of no use.
+  // Whether what the sequence has reserved is this row's: not of one that its label has left behind.
+  static bool keeps(const Sequence& sequence, const RowDemand& demand) {
+    return demand.kept_tokens > 0 && demand.kept_snapshot == sequence.kept_snapshot;
+  }
   void give_kept(Sequence& sequence, int length);
   void drop_kept(Sequence& sequence);
   std::int32_t page_before(const Sequence& sequence, int tokens) const {

@@ -83,7 +83,7 @@ void Connection::give(Reply answer) {
 
 // Other connections must not wait for it.
 bool Connection::is_long_work(Endpoint endpoint) const {
-  return is_work(endpoint) && reader_.body_bytes() > kLongBodyBytes;
+  return endpoint == Endpoint::profile || (is_work(endpoint) && reader_.body_bytes() > kLongBodyBytes);
 }
 
 // From here on the request has its time-out, and the client's leave ends it.

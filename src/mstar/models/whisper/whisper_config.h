@@ -27,10 +27,10 @@ struct WhisperConfig {
   int head_dim() const { return dim / heads; }
   int window_frames() const { return 2 * audio_positions; }
   bool on_cuda() const { return backend == Backend::cuda; }
-  // What lies between products, and the keys and values: bf16 with bf16 matrices on CUDA, else f32.
   // Biases of projections of many rows are added by what reads the projection, heads of 64 on tensor cores. Those of
   // keys are left out: all scores of a query would move alike.
   bool adds_biases_late() const { return activations() == DType::bf16 && head_dim() == 64; }
+  // What lies between products, and the keys and values: bf16 with bf16 matrices on CUDA, else f32.
   DType activations() const { return on_cuda() && storage == DType::bf16 ? DType::bf16 : DType::f32; }
 
   static Result<WhisperConfig> read(const ModelSource& source);

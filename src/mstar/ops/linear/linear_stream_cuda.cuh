@@ -121,9 +121,9 @@ class Stream {
         first_token_(static_cast<int>(blockIdx.y) * Layout::kTokens),
         first_block_(problem.num_blocks * rank_ >> problem.split_log),
         num_blocks_((problem.num_blocks * (rank_ + 1) >> problem.split_log) - first_block_),
-        num_stages_((num_blocks_ + Shape::kDepth - 1) / Shape::kDepth),
         unit_(static_cast<int>(blockIdx.x) >> problem.split_log),
-        num_units_(static_cast<int>(gridDim.x) >> problem.split_log) {}
+        num_units_(static_cast<int>(gridDim.x) >> problem.split_log),
+        num_stages_(stages_of(problem)) {}
 
   __device__ void run() {
     const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -187,6 +187,13 @@ class Stream {
   }
 
  private:
+  // Where a block has several tiles each of them takes a multiple of the groups, so that a stage stays the same
+  // group's; what is too many of K are zeros.
+  __device__ int stages_of(const StreamProblem& problem) const {
+    const int stages = (num_blocks_ + Shape::kDepth - 1) / Shape::kDepth;
+    if (problem.num_tiles <= num_units_) return stages;
+    return (stages + Shape::kGroups - 1) / Shape::kGroups * Shape::kGroups;
+  }
   __device__ WeightRing weight_ring() const { return {start_, start_ + Layout::kBarriersAt}; }
   __device__ TokenRing token_ring() const {
     return {start_ + Layout::kTokensAt, start_ + Layout::kBarriersAt + Shape::kWeights * 16};
@@ -501,8 +508,9 @@ class Stream {
   float4* const part_;
   float* const sums_;
   const int rank_, first_token_;
-  const int first_block_, num_blocks_, num_stages_;  // of this block's part of K
-  const int unit_, num_units_;                       // the first of its tiles, and how far apart they are
+  const int first_block_, num_blocks_;  // of this block's part of K
+  const int unit_, num_units_;          // the first of its tiles, and how far apart they are
+  const int num_stages_;                // of a tile
 };
 
 template <class Element, int kFragments, int kTokenTiles, class Shape>
