@@ -106,9 +106,11 @@ class Deployment {
     start.kept = {{declaration_->token, 1}};
     worker_->send(wire::PartitionMessage{report.request, {decl::PartitionRef(0), start}});
   }
-  void on(const wire::ClientValue& value) {
-    for (const HostValue& each : value.values)
-      for (const std::int32_t token : each.as<std::int32_t>()) served_.tokens[value.request].push_back(token);
+  void on(const wire::ClientValues& message) {
+    auto value = message.values.begin();
+    for (const wire::ClientValues::Part& part : message.parts)
+      for (std::uint32_t i = 0; i < part.num_values; ++i, ++value)
+        for (const std::int32_t token : value->as<std::int32_t>()) served_.tokens[part.request].push_back(token);
     last_token_ = std::chrono::steady_clock::now();
   }
   void on(const wire::RequestFailed& failed) { served_.error = failed.error.message; }
