@@ -23,8 +23,9 @@ constexpr std::size_t kCacheBytes = std::size_t{160} << 20;  // weights in turn,
 constexpr int kRows[] = {1, 2, 4, 8, 16, 32, 48, 64, 128, 256, 512, 1024, 2048};
 constexpr int kMostAlgorithms = 32;
 // Our own kernel is taken where it is slower by no more than this: the kernels around it start under it, and it does
-// not depend on the library's version. Steps of Qwen3.5-0.8B of 32 rows lost 2.9 us with each product that the library
-// made, though this program saw them 0.2 us apart.
+// not depend on the library's version. In one binary, steps of Qwen3.5-0.8B of 32 rows
+// lost 1.3 to 1.9 us with each product that the library made, though this program saw them within 0.8 us
+// (cuda_linear.md).
 constexpr double kOverlapUs = 2.0;
 
 struct Matrix {

@@ -57,7 +57,7 @@ class LinearWeight {
   // CUDA: [N, K] on the device.
   const void* rows() const { return panels_.view().pointer; }
   // CUDA: from now on an output's order of sums depends on K and N alone, never on M (batch-invariant mode). Slower
-  // from 65 rows on. The CPU is always so. Before the first use.
+  // from 33 rows on. The CPU is always so. Before the first use.
   void keep_one_order() { keeps_one_order_ = true; }
   bool keeps_one_order() const { return keeps_one_order_; }
   // From here on the CPU's.

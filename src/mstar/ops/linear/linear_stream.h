@@ -7,7 +7,8 @@
 
 namespace mstar {
 
-// How a weight [N, K] is cut. The order of an output's sums depends on `split` alone.
+// How a weight [N, K] is cut. The order of an output's sums depends on `split`, and on whether two groups of warps
+// share its K: they do with one fragment and up to 32 rows, and always where the weight keeps one order.
 struct StreamCut {
   int fragments = 1;  // a block takes 64 * fragments rows of W
   int split = 1;      // parts of K, one block each: 1, 2, 4 or 8
