@@ -29,14 +29,6 @@ std::vector<std::int32_t> offsets_of(const std::vector<int>& counts) {
   return out;
 }
 
-// Heads of part `part` of a fused projection of `width` columns.
-TensorView part_of(TensorView fused, std::int64_t first, int heads, int d) {
-  fused.pointer = fused.data<std::byte>() + first * static_cast<std::int64_t>(dtype_bytes(fused.dtype));
-  const std::int64_t stride = fused.stride(0);
-  fused.shape = {fused.dim(0), heads, d};
-  fused.strides = {stride, d, 1};
-  return fused;
-}
 TensorView as_heads(TensorView rows, int heads, int d) {
   const std::int64_t stride = rows.stride(0);
   rows.shape = {rows.dim(0), heads, d};

@@ -16,15 +16,6 @@ std::vector<std::int32_t> offsets_of(int rows, int tokens) {
   return out;
 }
 
-// Heads of a fused projection, from column `first` on.
-TensorView part_of(TensorView fused, std::int64_t first, int heads, int d) {
-  fused.pointer = fused.data<std::byte>() + first * static_cast<std::int64_t>(dtype_bytes(fused.dtype));
-  const std::int64_t stride = fused.stride(0);
-  fused.shape = {fused.dim(0), heads, d};
-  fused.strides = {stride, d, 1};
-  return fused;
-}
-
 class Memory {
  public:
   explicit Memory(Device& cuda) : cuda_(cuda) {}

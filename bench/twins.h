@@ -77,4 +77,13 @@ class Twins {
   Side cpu_side_, cuda_side_;
 };
 
+// Heads of a fused projection, from column `first` on: [tokens, heads, d].
+inline TensorView part_of(TensorView fused, std::int64_t first, int heads, int d) {
+  fused.pointer = fused.data<std::byte>() + first * static_cast<std::int64_t>(dtype_bytes(fused.dtype));
+  const std::int64_t stride = fused.stride(0);
+  fused.shape = {fused.dim(0), heads, d};
+  fused.strides = {stride, d, 1};
+  return fused;
+}
+
 }  // namespace mstar::bench

@@ -4,6 +4,7 @@
 // products run. Checked and timed by cuda_slice; the table of kernels does not take it yet.
 #include "mstar/ops/attention/attention_kernels.h"
 #include "mstar/ops/attention/tile_cuda.cuh"
+#include "mstar/ops/hopper.cuh"
 
 namespace mstar {
 namespace {
@@ -35,18 +36,10 @@ __device__ inline std::byte* chunk_at(std::byte* tile, int row, int chunk) {
   return tile + row * kRowBytes + ((chunk ^ row % 8) << 4);
 }
 
-// An operand of 64 elements a row under the swizzle of 128 bytes, groups of eight rows 1 KiB apart. Along a row 16
-// elements further on are 32 bytes; down the rows 16 further on are 2 KiB.
-__device__ inline std::uint64_t operand_at(const std::byte* tile) {
-  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62, kGroupBytes = 1024;
-  return kSwizzle128 | ((kGroupBytes >> 4) << 32) | (std::uint64_t{1} << 16) |
-         ((static_cast<std::uint64_t>(shared_address(tile)) & 0x3ffffu) >> 4);
-}
+// Operands of products (hopper.cuh): along a row 16 elements further on are 32 bytes; down the rows 16 further on are
+// 2 KiB.
 constexpr std::uint64_t kAlongRow = 32 >> 4, kDownRows = 2048 >> 4;  // 16 elements, as operands count
 
-__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ inline void end_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 // What threads wrote to shared memory, for products after the block's next barrier.
 __device__ inline void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -221,7 +214,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   const int group = threadIdx.x / kGroupThreads;
-  const std::uint64_t queries = operand_at(memory.queries + group * kGroupQueries * kRowBytes);
+  const std::uint64_t queries = operand_at(address_in_shared(memory.queries + group * kGroupQueries * kRowBytes));
   float sums[kColumns][4] = {}, scores[kColumns][4];
   std::uint32_t weights[kTileKeys / 16][4];
   Running running;
@@ -230,20 +223,20 @@ __global__ void __launch_bounds__(kThreads, 2)
     show_to_products();
     __syncthreads();  // this tile is there, and the last one has been read
     copy(index + 2);
-    const std::uint64_t key_operand = operand_at(memory.keys[index % kStages]);
+    const std::uint64_t key_operand = operand_at(address_in_shared(memory.keys[index % kStages]));
     begin_products();
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k)
       multiply_rows(scores, queries + k * kAlongRow, key_operand + k * kAlongRow, k > 0);
     close_products();
-    end_products();
+    wait_products<0>();
     weigh(scores, sums, running, num_keys - index * kTileKeys, factor, weights);
-    const std::uint64_t value_operand = operand_at(memory.values[index % kStages]);
+    const std::uint64_t value_operand = operand_at(address_in_shared(memory.values[index % kStages]));
     begin_products();
 #pragma unroll
     for (int k = 0; k < kTileKeys / 16; ++k) multiply_weights(sums, weights[k], value_operand + k * kDownRows);
     close_products();
-    end_products();
+    wait_products<0>();
   }
   wait_copies<0>();
 
