@@ -276,9 +276,9 @@ void Engine::bind(Step& step) {
 
 Engine::StepShape Engine::shape(const Step& step) const {
   const int rows = step.num_rows();
-  if (step.bucket) return {StepKind::replay, rows};
   const int tokens = step.rows.token_offsets[static_cast<std::size_t>(rows)];
-  return {tokens > rows ? StepKind::prompt : StepKind::eager, rows};
+  if (step.bucket) return {StepKind::replay, rows, tokens};
+  return {tokens > rows ? StepKind::prompt : StepKind::eager, rows, tokens};
 }
 
 Result<bool> Engine::advance(Step& step) {

@@ -124,6 +124,7 @@ class Engine {
   struct StepShape {
     StepKind kind = StepKind::eager;
     int rows = 0;
+    int tokens = 0;
   };
   StepShape shape(const Step& step) const;
   // Blocks until the device is done with a launched step, the one wait of a step loop. finish does it too.

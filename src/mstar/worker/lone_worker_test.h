@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "mstar/base/clock.h"
 #include "mstar/worker/toy_support_test.h"
 #include "mstar/worker/worker.h"
 
@@ -58,7 +59,8 @@ class LoneWorker : public ::testing::Test {
                                                      .host_pool = &host_,
                                                      .run_ahead = run_ahead,
                                                      .models = {model},
-                                                     .profile = profile},
+                                                     .profile = profile,
+                                                     .clock = &clock_},
                                        mesh_);
     const Status loaded = worker_->load();
     EXPECT_TRUE(loaded) << loaded.error().message;
@@ -104,6 +106,7 @@ class LoneWorker : public ::testing::Test {
   decl::Decl decl_;
   std::unique_ptr<Device> device_;
   std::optional<graph::CompiledModel> compiled_;
+  ManualClock clock_;
   RecordingMesh mesh_;
   ManualHost host_;
   std::unique_ptr<Worker> worker_;

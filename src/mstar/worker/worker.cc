@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "mstar/base/check.h"
-#include "mstar/base/clock.h"
 #include "mstar/base/log.h"
 
 namespace mstar::worker {
@@ -14,10 +13,13 @@ using decl::PartitionRef;
 namespace {
 constexpr std::int64_t kStatsPeriodUs = 50000;
 constexpr std::size_t kMaxTold = 256;
+constexpr std::chrono::microseconds kIdleUs(200000);
+constexpr std::chrono::microseconds kHeldUs(100);  // then the loop looks whether the device has ended already
 constexpr std::size_t kMaxBatchBytes = 256 << 10;
 }  // namespace
 
-Worker::Worker(WorkerOptions options, wire::Mesh& mesh) : options_(std::move(options)), mesh_(mesh) {}
+Worker::Worker(WorkerOptions options, wire::Mesh& mesh)
+    : options_(std::move(options)), clock_(options_.clock ? *options_.clock : steady_clock_), mesh_(mesh) {}
 
 Worker::~Worker() {
   stop();
@@ -120,7 +122,7 @@ void Worker::run() {
   while (!stopping_) {
     if (poll()) continue;
     const PhaseScope scope(options_.profile, Phase::idle);
-    inbox_->wait(std::chrono::milliseconds(200));
+    inbox_->wait(held_ ? kHeldUs : kIdleUs);
   }
 }
 
@@ -133,7 +135,7 @@ bool Worker::poll() {
   if (!stopping_) worked |= step_once();
   flush_to_conductor();
   if (stopping_) return true;
-  if (stats_stale_) publish_stats_when_due(!worked);
+  if (stats_stale_) publish_stats_when_due(!worked && !held_);
   return worked;
 }
 
@@ -329,7 +331,7 @@ void Worker::finish_removal(Live& live) {
 // A step's numbers may wait a little; that requests came or went may not.
 // An idle worker's statistics are up to date; those of a busy one are as old as the period at most.
 void Worker::publish_stats_when_due(bool idle) {
-  const std::int64_t now_us = SteadyClock().now_us();
+  const std::int64_t now_us = clock_.now_us();
   const bool moved = stats_.num_requests != static_cast<std::int64_t>(requests_.size());
   const bool at_once = idle && (moved || requests_.empty());
   if (!at_once && now_us - stats_at_us_ < kStatsPeriodUs) return;

@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "mstar/base/clock.h"
 #include "mstar/base/queue.h"
 #include "mstar/base/step_profile.h"
 #include "mstar/engine/engine.h"
@@ -23,6 +24,7 @@
 #include "mstar/weights/weight_map.h"
 #include "mstar/wire/messages.h"
 #include "mstar/worker/host_pool.h"
+#include "mstar/worker/step_pace.h"
 
 namespace mstar::worker {
 
@@ -44,13 +46,15 @@ struct WorkerOptions {
   std::vector<WorkerModel> models;
   std::function<void(const wire::WorkerStats&)> on_stats;  // may be empty; called by the owner thread when they changed
   StepProfile* profile = nullptr;                          // of this worker's loop; outlives it
+  const Clock* clock = nullptr;                            // outlives the worker; null: the steady clock
 };
 
 // On an asynchronous device the loop runs one step ahead: while step N runs, N+1 is built and launched from what has
 // arrived and from rows that N's outputs will feed, and only then is N read. Such a row is certain once N completed and
 // the graph says that it is in fact next; else it is rolled back when N+1 is read, and nothing of it is ever seen. So a
 // stop wastes at most one row, and answers are the same bits as without. On the CPU, where a forward is done when its
-// call returns, each step is read at once.
+// call returns, each step is read at once. Behind a long step with prompts the next one is built late (StepPace), so
+// that requests that arrive while it runs are in it.
 //
 // Owner thread: its own, started by start(), or else the one that calls poll(); every private member belongs to it.
 // send(), stats() and num_turns(): any thread. A request's failure stays its own: what a component reports or throws
@@ -145,10 +149,14 @@ class Worker {
   };
   struct Batch {  // one step with its rows
     Lane* lane = nullptr;
-    engine::StepPtr step;
-    std::vector<Row> rows;  // by RowInputs::tag
-    std::vector<Follower> followers;
+    engine::StepPtr step = {};
+    std::vector<Row> rows = {};  // by RowInputs::tag
+    std::vector<Follower> followers = {};
     std::int64_t launched_ns = 0;  // where there is a profile
+    engine::Engine::StepShape shape = {};
+    // On a device that works by itself: when its time there began, as far as the host has seen; how long its launch
+    // took the host; and how long after its begin the next step should be built.
+    std::int64_t begun_us = 0, launch_us = 0, slack_us = 0;
   };
   struct Lane {  // one engine with its queue
     std::uint32_t model = 0;
@@ -158,6 +166,7 @@ class Worker {
     std::optional<Batch> open;  // being built, or between two slices
     int num_launched = 0;       // steps in flight
     bool runs_ahead = false;
+    StepPace pace;
     std::uint64_t last_turn = 0;
     bool blocked = false;                      // every queued row waits for resources; retried when some are given back
     std::vector<std::uint32_t> group_of_walk;  // rows of one group may share a step; empty: all may
@@ -204,6 +213,9 @@ class Worker {
 
   // worker_steps.cc: device components
   bool step_once();
+  bool waits_for_arrivals();
+  void note_launch(Batch& batch);
+  void note_end(Batch& batch);
   Lane* next_lane();
   void run_slice(Lane& lane);
   Result<bool> advance(Lane& lane);
@@ -249,6 +261,8 @@ class Worker {
   bool send_client(Live& live, graph::Effects::Client& client);
 
   WorkerOptions options_;
+  const SteadyClock steady_clock_;
+  const Clock& clock_;
   wire::Mesh& mesh_;
   std::shared_ptr<Queue<Inbox>> inbox_ = std::make_shared<Queue<Inbox>>();  // owners: this and host stages that run
   std::vector<ModelState> models_;
@@ -267,6 +281,7 @@ class Worker {
   std::atomic<std::uint64_t> num_turns_{0};
   std::uint64_t num_handed_over_ = 0, handed_over_bytes_ = 0;  // to other workers
   bool announced_ = false;
+  bool held_ = false;  // the next step waits for requests to arrive
   bool stopping_ = false;
   bool stats_stale_ = true;
   std::int64_t stats_at_us_ = 0;

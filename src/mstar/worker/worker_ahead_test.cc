@@ -184,6 +184,47 @@ TEST_F(AheadTest, AFailedRowTakesTheRowAheadAlong) {
   EXPECT_EQ(used(), 0);
 }
 
+TEST_F(AheadTest, BehindALongPromptTheNextStepWaitsForWhatArrives) {
+  const auto hear_slowly = [&](std::uint64_t id) {
+    give(add(id));
+    worker_->send(start(id, "hear"));
+    do {
+      host_.run_all();
+      while (worker_->poll()) clock_.advance_us(6000);
+    } while (!host_.jobs.empty());
+    give(wire::RemoveRequest{RequestId(id)});
+  };
+  hear_slowly(1);
+  hear_slowly(2);
+  give(add(3));
+  give(add(4));
+  give(start(3, "hear"));
+  give(start(4, "hear"));
+  host_.jobs.front()();  // of request 3
+  std::size_t most = 0;
+  do {
+    most = std::max(most, device().num_waiting());
+    ASSERT_TRUE(worker_->poll());
+  } while (device().num_waiting() >= most);
+  // The encoder's step is read, the prompt's runs, for 6 ms by what came before. Now request 4 has something to run.
+  const std::size_t prompt = device().num_waiting();
+  ASSERT_GT(prompt, 0u);
+  host_.jobs.back()();
+  host_.jobs.clear();
+  for (const int us : {0, 3000, 2600}) {
+    clock_.advance_us(us);
+    while (worker_->poll()) {
+    }
+    EXPECT_EQ(device().num_waiting(), prompt) << "nothing is launched behind it, nor is it read";
+  }
+  clock_.advance_us(200);
+  EXPECT_TRUE(worker_->poll());
+  EXPECT_GT(device().num_waiting(), prompt) << "before it ends";
+  settle();
+  EXPECT_EQ(num_reports(), 4u);
+  EXPECT_TRUE(mesh_.all<wire::RequestFailed>().empty());
+}
+
 TEST_F(AheadTest, AWorkerMayEndWithStepsInFlight) {
   hear(1);
   worker_->send(say(1, 40));

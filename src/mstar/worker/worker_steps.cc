@@ -43,6 +43,8 @@ bool Worker::device_is_busy() const {
 
 bool Worker::step_once() {
   Lane* const lane = in_flight_.size() < max_in_flight_ ? next_lane() : nullptr;
+  held_ = lane && waits_for_arrivals();
+  if (held_) return false;
   if (lane) {
     run_slice(*lane);
   } else if (!in_flight_.empty()) {
@@ -51,6 +53,32 @@ bool Worker::step_once() {
     return false;
   }
   return true;
+}
+
+// Whether the next step should be built later, while the only one in flight still runs.
+bool Worker::waits_for_arrivals() {
+  if (in_flight_.size() != 1) return false;
+  Batch& running = in_flight_.front();
+  if (running.slack_us == 0) return false;
+  if (clock_.now_us() - running.begun_us < running.slack_us && running.lane->engine->is_running(*running.step))
+    return true;
+  running.slack_us = 0;
+  return false;
+}
+
+void Worker::note_launch(Batch& batch) {
+  if (batch.shape.kind != StepKind::prompt) return;
+  batch.launch_us = clock_.now_us() - batch.begun_us;
+  batch.slack_us = batch.lane->pace.slack_us(batch.shape.tokens);
+}
+
+// Waits for the device.
+void Worker::note_end(Batch& batch) {
+  batch.lane->engine->wait(*batch.step);
+  const std::int64_t now_us = clock_.now_us();
+  if (batch.shape.kind == StepKind::prompt)
+    batch.lane->pace.add(batch.shape.tokens, now_us - batch.begun_us, batch.launch_us);
+  if (!in_flight_.empty()) in_flight_.front().begun_us = std::max(in_flight_.front().begun_us, now_us);
 }
 
 void Worker::run_slice(Lane& lane) {
@@ -69,7 +97,10 @@ void Worker::run_slice(Lane& lane) {
     in_flight_.push_back(std::move(*lane.open));
     lane.open.reset();
     ++lane.num_launched;
-    if (wanted && max_in_flight_ > 1) promise_outputs(in_flight_.back());
+    if (wanted && max_in_flight_ > 1) {
+      note_launch(in_flight_.back());
+      promise_outputs(in_flight_.back());
+    }
   } catch (const std::exception& error) {
     log_error("worker {}: a step of '{}': {}", options_.id.value, lane.engine->spec().name, error.what());
     if (lane.open) abandon(*lane.open, internal_error(std::string("a step failed: ") + error.what()));
@@ -258,7 +289,7 @@ bool Worker::begin_step(Lane& lane) {
 }
 
 bool Worker::begin_step(Lane& lane, std::uint32_t group) {
-  lane.open = Batch{&lane, nullptr, {}, {}};
+  lane.open = Batch{.lane = &lane, .begun_us = max_in_flight_ > 1 ? clock_.now_us() : 0};
   std::vector<Row>& rows = lane.open->rows;
   std::vector<engine::RowInputs> inputs;
   take_rows(lane, group, inputs);
@@ -279,22 +310,22 @@ bool Worker::begin_step(Lane& lane, std::uint32_t group) {
     put_back(lane, rows[it->tag], it->progress);
   for (Row& row : rows)
     if (row.live && row.standing == Standing::ahead) row.live->ahead.push_back(&row);
-  if (lane.open->step) return true;
+  if (lane.open->step) {
+    lane.open->shape = lane.engine->shape(*lane.open->step);
+    return true;
+  }
   lane.open.reset();
   return false;
 }
 
 void Worker::end_oldest_step() {
   StepProfile* const profile = options_.profile;
-  engine::Engine::StepShape shape;
-  if (profile) {
-    profile->look(device_is_busy());
-    shape = in_flight_.front().lane->engine->shape(*in_flight_.front().step);
-  }
+  if (profile) profile->look(device_is_busy());
   const PhaseScope scope(profile, Phase::route);  // and what the engine does not name
   Batch batch = std::move(in_flight_.front());
   in_flight_.pop_front();
   Lane& lane = *batch.lane;
+  const engine::Engine::StepShape shape = batch.shape;
   --lane.num_launched;
   if (max_in_flight_ > 1) withdraw_promises(batch);
   try {
@@ -304,6 +335,7 @@ void Worker::end_oldest_step() {
       if (row.standing == Standing::ahead) give_up(*row.live, row);
       if (row.standing == Standing::unwanted || row.live->over()) lane.engine->drop(*batch.step, tag);
     }
+    if (max_in_flight_ > 1) note_end(batch);
     auto results = lane.engine->finish(std::move(batch.step));
     if (profile) profile->add_flight(batch.launched_ns, lane.profiled, shape.kind, shape.rows);
     for (std::size_t i = 0; i < results.size(); ++i) {

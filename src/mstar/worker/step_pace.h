@@ -1,0 +1,34 @@
+// How long steps with prompts take, and so how long the one behind a running one may wait for rows that arrive
+// meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+namespace mstar::worker {
+
+// Of one lane. A step that is launched as soon as it can be starts when the one before it ends, but with the rows that
+// were there when that one began; a request that comes a moment later waits for both. So while a long step runs, the
+// next one is built only in time for its launch to end with it. Cheap; thread: the worker's.
+class StepPace {
+ public:
+  // Left between the launch's end and the running step's: what times differ by from step to step.
+  static constexpr std::int64_t kMarginUs = 300;
+  // Less than this is not worth a wait.
+  static constexpr std::int64_t kLeastSlackUs = 500;
+
+  // A step of `num_tokens` ended: it had the device for `device_us`, and took the host `launch_us` to build and launch.
+  void add(int num_tokens, std::int64_t device_us, std::int64_t launch_us);
+  // Of a step of about `num_tokens`, from when it begins on the device until the next one should be built; 0: at once.
+  std::int64_t slack_us(int num_tokens) const;
+
+ private:
+  struct Times {  // of the last two, 0 before they are
+    std::int64_t last_us = 0, before_us = 0;
+  };
+  static int bucket(int num_tokens) { return num_tokens / 128; }
+  std::map<int, Times> device_;
+  Times launch_;
+};
+
+}  // namespace mstar::worker
