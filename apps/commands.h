@@ -25,6 +25,7 @@ struct ModelFlags {
   std::string weights;
   std::string load_format;
   std::optional<int> max_requests;
+  bool batch_invariant = false;
   std::vector<std::string> profile;  // "phases", "trace=FILE"; of serve and run alone
 };
 

@@ -67,6 +67,8 @@ Status overlay(const ModelFlags& flags, RuntimeConfig& out) {
       return invalid_request("--device must be auto, cpu or cuda, not '" + flags.device + "'");
     out.device = static_cast<DeviceChoice>(found - std::begin(kDevices));
   }
+  if (flags.batch_invariant)
+    for (ModelConfig& each : out.models) each.options.set("batch_invariant", true);
   if (flags.weights.empty()) return ok_status();
   if (std::find(std::begin(kWeightKinds), std::end(kWeightKinds), flags.weights) == std::end(kWeightKinds))
     return invalid_request("--weights must be stored, f32, f16, bf16 or i8, not '" + flags.weights + "'");
@@ -85,6 +87,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--load-format", flags.load_format,
                      "auto (the default), or dummy: seeded random weights at the size that config.json says");
   command.add_option("--max-requests", flags.max_requests, "requests worked on at once; more wait");
+  command.add_flag("--batch-invariant", flags.batch_invariant,
+                   "an answer's bits do not depend on what else runs; slower on CUDA, the CPU is always so");
 }
 
 void add_profile_flag(CLI::App& command, ModelFlags& flags) {

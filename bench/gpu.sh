@@ -2,18 +2,20 @@
 # Truth, speed and profile of the binary on a machine with a GPU, from the package of bench/pack_gpu.sh (or a checkout with
 # build/cuda): gpu.sh truth|bench|profile. Each part takes less than 9 minutes; what runs out of its own time is cut and said to be. The
 # table comes last; PART.json (binary, machine, results) and PART.log go to $OUT, else to results/ beside this script.
-#   truth    cuda_slice; language models and Whisper with seeded weights against transformers (gpu_truth.py, gpu_whisper_truth.py)
+#   truth    cuda_slice; language models and Whisper with seeded weights against transformers (gpu_truth.py, gpu_whisper_truth.py); whether
+#            answers depend on what else runs (gpu_batch.py)
 #   bench    the rows of the models through HTTP (gpu_bench.py), with transformers on the same card in the same run
 #   profile  the phases of the host's work at 1, 32 and 64 rows; the kernels of a step and of a prompt by ncu, where it works
 # MODELS="..." (names of models/) runs these only.
 set -u
 part=${1:-}
-case $part in truth | bench | profile) ;; *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;; esac
+case $part in truth | bench | profile) ;; *) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 at() { if [ -e "$here/$1" ]; then echo "$here/$1"; else echo "$here/$2"; fi; }
 mstar=${MSTAR:-$(at mstar ../build/cuda/mstar)}
 slice=$(at cuda_slice ../build/cuda/bench/cuda_slice)
 truth=$(at gpu_truth.py ../tools/golden/gpu_truth.py)
+batch=$(at gpu_batch.py ../tools/golden/gpu_batch.py)
 whisper_truth=$(at gpu_whisper_truth.py ../tools/golden/gpu_whisper_truth.py)
 models=$(at models models)
 out=${OUT:-$here/results}
@@ -63,6 +65,7 @@ case $part in
     done
     wanted whisper-large-v3 && [ -f "$whisper_truth" ] && step truth-whisper-large-v3 200 "$python" "$whisper_truth" --mstar "$work/mstar" \
       --config "$models/whisper-large-v3/config.json" -- --device cuda
+    wanted qwen3.5-0.8b && step batch-qwen3.5-0.8b 90 "$python" "$batch" --mstar "$work/mstar" --model "$models/qwen3.5-0.8b" -- --device cuda
     ;;
   bench)
     wanted qwen3.5-0.8b && bench qwen3.5-0.8b 200 --run qwen3.5-0.8b:1,32,64 --seconds 15 --boots 3 --peer transformers

@@ -46,7 +46,10 @@ Status TextDecoderConfig::read_options(const ModelSource& source) {
   keep_blocks = kept == "stored" && backend == Backend::cpu;
   MSTAR_TRY_ASSIGN(context_tokens, context_of(source, context_tokens));
   MSTAR_TRY_ASSIGN(kv_tokens, kv_tokens_of(source));
-  MSTAR_TRY_ASSIGN(prefix_cache, source.options.get_bool("prefix_cache", true));
+  MSTAR_TRY_ASSIGN(batch_invariant, source.options.get_bool("batch_invariant", false));
+  // What is left of a prompt behind a cached prefix may go through other kernels than the whole.
+  MSTAR_TRY_ASSIGN(prefix_cache,
+                   source.options.get_bool("prefix_cache", !(batch_invariant && backend == Backend::cuda)));
   return ok_status();
 }
 

@@ -23,15 +23,17 @@ struct TextDecoderConfig {
   std::int64_t kv_tokens = 0;  // places of all requests together; 0: the worst case of as many as run at once
   bool tied = false;           // the head is the embedding table
   float norm_epsilon = 1e-6f;
-  float norm_offset = 0;       // 1 where the checkpoint holds weight - 1
-  DType storage = DType::f32;  // of matrices that are not in blocks
-  bool keep_blocks = true;     // matrices in blocks stay so
+  float norm_offset = 0;         // 1 where the checkpoint holds weight - 1
+  DType storage = DType::f32;    // of matrices that are not in blocks
+  bool keep_blocks = true;       // matrices in blocks stay so
+  bool batch_invariant = false;  // option batch_invariant: an answer's bits do not depend on what else runs
   Backend backend = Backend::cpu;
   CheckpointText text;
 
   // What lies between products, and the keys and values: bf16 with bf16 matrices on CUDA, else f32.
   DType activations() const { return backend == Backend::cuda && storage == DType::bf16 ? DType::bf16 : DType::f32; }
-  // Options weights, context_tokens, kv_tokens and prefix_cache, once the checkpoint's own numbers are there.
+  // Options weights, context_tokens, kv_tokens, prefix_cache and batch_invariant, once the checkpoint's own numbers are
+  // there.
   // bad_model.
   Status read_options(const ModelSource& source);
 };

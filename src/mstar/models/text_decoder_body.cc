@@ -25,7 +25,12 @@ class TextDecoder final : public engine::ComponentBody {
                                                               const BuildStack& build_stack) {
     const TextDecoderConfig& c = *refs.config;
     auto out = std::unique_ptr<TextDecoder>(new TextDecoder(refs));
-    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.keep_blocks};
+    const nn::LoadContext context{.weights = build.weights,
+                                  .device = build.device,
+                                  .storage = c.storage,
+                                  .pool = build.pool,
+                                  .batch_invariant = c.batch_invariant,
+                                  .keep_blocks = c.keep_blocks};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     MSTAR_TRY_ASSIGN(out->embedding_, nn::Linear::load(context, "decoder.embedding", c.vocab, c.dim, false));
     MSTAR_TRY_ASSIGN(out->stack_, build_stack(context, build));

@@ -53,6 +53,7 @@ Result<DeltaNet> DeltaNet::load(const LoadContext& context, const std::string& n
   DeltaNet out;
   out.dims_ = dims;
   out.backend_ = context.device.id().backend;
+  out.batch_invariant_ = context.batch_invariant;
   MSTAR_TRY_ASSIGN(out.in_, Linear::load(context, name + ".in", dims.in_width(), dims.dim, false));
   MSTAR_TRY(out.load_conv(context, name + ".conv.weight"));
   MSTAR_TRY(out.load_rate(context, name));
@@ -85,6 +86,7 @@ Status DeltaNet::run(OpContext& ops, TensorView normed, TensorView x, TensorView
                             .slots = state.slots,
                             .read_slots = state.read_slots,
                             .kept = state.kept,
+                            .in_turn = batch_invariant_,
                             .out = mixed}));
   MSTAR_TRY(out_.run(ops, mixed.reshaped({tokens, d.values_width()}), x, Activation::none, x));
   ops.arena.rewind(mark);

@@ -55,6 +55,7 @@ class DeltaNet {
 
   Dims dims_;
   Backend backend_ = Backend::cpu;
+  bool batch_invariant_ = false;
   Linear in_, out_;
   Tensor conv_;            // [taps, conv_width]
   Tensor rate_, dt_bias_;  // [heads]

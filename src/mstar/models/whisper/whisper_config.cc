@@ -110,6 +110,7 @@ Result<WhisperConfig> WhisperConfig::read(const ModelSource& source) {
                      " heads is not supported");
   out.backend = source.backend;
   MSTAR_TRY_ASSIGN(out.storage, matrices_of(source, *checkpoint.find(names.encoder_layer + "0" + names.ffn)));
+  MSTAR_TRY_ASSIGN(out.batch_invariant, source.options.get_bool("batch_invariant", false));
   MSTAR_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(source, out.vocab));
   out.tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));
   MSTAR_TRY_ASSIGN(out.tokens, WhisperTokens::from(*out.tokenizer, out.vocab));

@@ -20,7 +20,8 @@ struct WhisperConfig {
   int vocab = 51865;
   int audio_positions = 1500;  // encoder positions of a window
   int text_positions = 448;
-  DType storage = DType::f16;  // of matrices
+  DType storage = DType::f16;    // of matrices
+  bool batch_invariant = false;  // option: a transcript's bits do not depend on what else runs
   Backend backend = Backend::cpu;
   WhisperTokens tokens;
   std::shared_ptr<const Tokenizer> tokenizer;  // owners: the declaration's closures

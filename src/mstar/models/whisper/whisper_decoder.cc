@@ -29,7 +29,7 @@ class Decoder final : public engine::ComponentBody {
   static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
     auto out = std::unique_ptr<Decoder>(new Decoder(refs));
     const WhisperConfig& c = *refs.config;
-    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool};
+    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.batch_invariant};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     out->max_rows_ = build.limits.max_rows;
     for (int layer = 0; layer < c.decoder_layers; ++layer) {

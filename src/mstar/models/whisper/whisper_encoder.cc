@@ -91,7 +91,7 @@ class Encoder final : public engine::ComponentBody {
   static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
     auto out = std::unique_ptr<Encoder>(new Encoder(refs));
     const WhisperConfig& c = *refs.config;
-    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool};
+    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.batch_invariant};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     out->max_rows_ = build.limits.max_rows;
     MSTAR_TRY_ASSIGN(out->conv1_, load_conv(context, "encoder.conv1.weight", {c.dim, c.num_mels, 3}, c));
@@ -282,7 +282,7 @@ class CrossWriter final : public engine::ComponentBody {
   static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
     auto out = std::unique_ptr<CrossWriter>(new CrossWriter(refs));
     const WhisperConfig& c = *refs.config;
-    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool};
+    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.batch_invariant};
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     for (int layer = 0; layer < c.decoder_layers; ++layer) {
       MSTAR_TRY_ASSIGN(nn::Linear kv,

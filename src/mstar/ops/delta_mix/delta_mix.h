@@ -26,6 +26,7 @@ struct DeltaMixArgs {
   const std::int32_t* slots = nullptr;       // [rows], no two rows with tokens share one
   const std::int32_t* read_slots = nullptr;  // [rows], where a row's states are before; null: where they will be
   KeptStates kept = {};                      // copies of both states within rows
+  bool in_turn = false;                      // always one op after the other
   TensorView out;                            // [tokens, heads, value_dim] of in's dtype
 };
 

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Whether answers depend on what else runs: the same seeded prompts one by one, all at once, and all at once after another start.
+
+    gpu_batch.py --mstar ./mstar --model bench/models/qwen3.5-0.8b [--requests 32] [--tokens 48] [-- SERVE FLAGS]
+
+Random weights at the size of config.json (--load-format dummy), served as they are and with --batch-invariant. Greedy answers of --tokens
+tokens to prompts of 60 to 700 ids, with the log-probabilities of the likeliest token at each place. Exit 1 unless with --batch-invariant all
+three give the same tokens and the same log-probabilities to the last digit that is sent, and without it one request at a time gives the
+same after another start. How far the rest agrees is told.
+"""
+import argparse
+import concurrent.futures
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+PORT = 8127
+
+
+def serve(args, *flags):
+    command = [args.mstar, "serve", args.model, "--load-format", "dummy", "--port", str(PORT), "--max-requests", str(args.requests), *flags, *args.serve]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=open("/tmp/gpu_batch.log", "w"))
+    for _ in range(6000):
+        if process.poll() is not None:
+            sys.exit("the server did not start:\n" + open("/tmp/gpu_batch.log").read()[-2000:])
+        try:
+            urllib.request.urlopen("http://127.0.0.1:%d/ready" % PORT, timeout=5)
+            return process
+        except OSError:
+            time.sleep(0.02)
+    sys.exit("the server was not ready in time")
+
+
+def stop(process):
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+
+
+def ask(args, prompt):
+    body = {"prompt": prompt, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True, "logprobs": 1}
+    request = urllib.request.Request("http://127.0.0.1:%d/v1/completions" % PORT, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        choice = json.load(answer)["choices"][0]
+    return choice["text"], choice["logprobs"]["token_logprobs"]
+
+
+def one_by_one(args, prompts):
+    return [ask(args, each) for each in prompts]
+
+
+def at_once(args, prompts):
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(lambda each: ask(args, each), prompts))
+
+
+def agree(a, b):
+    same = sum(x == y for x, y in zip(a, b))
+    texts = sum(x[0] == y[0] for x, y in zip(a, b))
+    worst = max((abs(p - q) for x, y in zip(a, b) if x[0] == y[0] for p, q in zip(x[1], y[1])), default=float("nan"))
+    return same, "%d of %d the same bits, %d the same text, log-probabilities of those within %.3g" % (same, len(a), texts, worst)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mstar", default="./mstar")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("serve", nargs="*")
+    args = parser.parse_args()
+    chance = random.Random(5)
+    prompts = [[chance.randrange(1000, 10000) for _ in range(chance.randrange(60, 700))] for _ in range(args.requests)]
+    bad, lines = 0, []
+
+    def told(name, a, b, must):
+        nonlocal bad
+        same, text = agree(a, b)
+        wrong = must and same != len(a)
+        bad += wrong
+        lines.append("%-64s %s%s" % (name, text, "   WRONG" if wrong else ""))
+
+    for flags in ([], ["--batch-invariant"]):
+        must, name = bool(flags), " ".join(flags) or "as it is"
+        process = serve(args, *flags)
+        alone = one_by_one(args, prompts)
+        together = at_once(args, prompts)
+        stop(process)
+        process = serve(args, *flags)
+        again = at_once(args, prompts)
+        alone_again = one_by_one(args, prompts[:4]) if not must else alone[:4]
+        stop(process)
+        told(name + ": one by one, all at once", alone, together, must)
+        told(name + ": all at once, and after another start", together, again, must)
+        if not must:
+            told(name + ": one by one, and after another start", alone[:4], alone_again, True)
+    print("\n".join(lines))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
