@@ -41,7 +41,7 @@ def stop(process):
 
 
 def ask(args, prompt):
-    body = {"prompt": prompt, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True, "logprobs": 1}
+    body = {"model": args.model.rstrip("/").rsplit("/", 1)[-1], "prompt": prompt, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True, "logprobs": 1}
     request = urllib.request.Request("http://127.0.0.1:%d/v1/completions" % PORT, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=300) as answer:
         choice = json.load(answer)["choices"][0]
