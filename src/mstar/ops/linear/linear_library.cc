@@ -4,14 +4,26 @@
 #include <cstring>
 #include <string>
 
+#include "mstar/base/check.h"
+#include "mstar/ops/linear/cublas_lt.h"
 #include "mstar/ops/linear/linear_table.h"
 
 namespace mstar {
 namespace {
 
+// There is a LinearLibrary, so it is loaded.
+const CublasLt& lt() {
+  static const CublasLt& loaded = []() -> const CublasLt& {
+    const auto found = CublasLt::load();
+    MSTAR_CHECK(found, "cuBLASLt is called before it is loaded");
+    return **found;
+  }();
+  return loaded;
+}
+
 Status status_of(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return ok_status();
-  return internal_error(std::string(call) + ": " + cublasLtGetStatusName(status));
+  return internal_error(std::string(call) + ": " + lt().status_name(status));
 }
 
 cudaDataType_t type_of(DType dtype) {
@@ -28,7 +40,8 @@ struct Descriptors {
     const auto m = static_cast<std::uint64_t>(s.m), n = static_cast<std::uint64_t>(s.n),
                k = static_cast<std::uint64_t>(s.k);
     // Full f32 products of f32 matrices: no TF32.
-    MSTAR_TRY(status_of(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit"));
+    MSTAR_TRY(status_of(lt().init_operation(&operation, sizeof(operation), CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                        "cublasLtMatmulDescInit"));
     const cublasOperation_t transposed = CUBLAS_OP_T;
     MSTAR_TRY(set_operation(CUBLASLT_MATMUL_DESC_TRANSA, transposed));
     if (s.bias) {
@@ -46,12 +59,12 @@ struct Descriptors {
  private:
   template <class Value>
   Status set_operation(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
-    return status_of(cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof(value)),
+    return status_of(lt().set_operation(&operation, attribute, &value, sizeof(value)),
                      "cublasLtMatmulDescSetAttribute");
   }
   static Status set_layout(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, std::uint64_t rows, std::uint64_t columns,
                            std::int64_t stride) {
-    return status_of(cublasLtMatrixLayoutInit(&layout, type_of(dtype), rows, columns, stride),
+    return status_of(lt().init_layout(&layout, sizeof(layout), type_of(dtype), rows, columns, stride),
                      "cublasLtMatrixLayoutInit");
   }
 };
@@ -59,12 +72,12 @@ struct Descriptors {
 template <class Value>
 Status set_preference(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t attribute,
                       Value value) {
-  return status_of(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)),
+  return status_of(lt().set_preference(&preference, attribute, &value, sizeof(value)),
                    "cublasLtMatmulPreferenceSetAttribute");
 }
 
 Status set_preferences(cublasLtMatmulPreferenceOpaque_t& preference) {
-  MSTAR_TRY(status_of(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit"));
+  MSTAR_TRY(status_of(lt().init_preference(&preference, sizeof(preference)), "cublasLtMatmulPreferenceInit"));
   MSTAR_TRY(set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                            std::uint64_t{LinearLibrary::kWorkspaceBytes}));
   // Parts of K are added in f32 and in one order.
@@ -78,11 +91,14 @@ Status set_preferences(cublasLtMatmulPreferenceOpaque_t& preference) {
 
 }  // namespace
 
-LinearLibrary::~LinearLibrary() { cublasLtDestroy(handle_); }
+LinearLibrary::LinearLibrary(cublasLtHandle_t handle) : handle_(handle), version_(lt().version()) {}
+
+LinearLibrary::~LinearLibrary() { lt().destroy(handle_); }
 
 Result<std::unique_ptr<CudaAttachment>> LinearLibrary::make() {
+  MSTAR_TRY(CublasLt::load());
   cublasLtHandle_t handle = nullptr;
-  MSTAR_TRY(status_of(cublasLtCreate(&handle), "cublasLtCreate"));
+  MSTAR_TRY(status_of(lt().create(&handle), "cublasLtCreate"));
   return std::unique_ptr<CudaAttachment>(new LinearLibrary(handle));
 }
 
@@ -106,9 +122,8 @@ Result<std::vector<cublasLtMatmulAlgo_t>> LinearLibrary::propose(const LibraryCa
   MSTAR_TRY(set_preferences(preference));
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(limit));
   int count = 0;
-  MSTAR_TRY(status_of(cublasLtMatmulAlgoGetHeuristic(handle_, &descriptors.operation, &descriptors.weight,
-                                                     &descriptors.x, &descriptors.residual, &descriptors.out,
-                                                     &preference, limit, results.data(), &count),
+  MSTAR_TRY(status_of(lt().propose(handle_, &descriptors.operation, &descriptors.weight, &descriptors.x,
+                                   &descriptors.residual, &descriptors.out, &preference, limit, results.data(), &count),
                       "cublasLtMatmulAlgoGetHeuristic"));
   std::vector<cublasLtMatmulAlgo_t> out;
   for (int i = 0; i < count; ++i) {
@@ -145,9 +160,8 @@ std::optional<cublasLtMatmulAlgo_t> LinearLibrary::measured(const LibraryCall& c
   std::memcpy(algorithm.data, choice->algorithm.data(), sizeof(algorithm.data));
   // The table was made with another epilogue perhaps.
   cublasLtMatmulHeuristicResult_t result;
-  const cublasStatus_t checked =
-      cublasLtMatmulAlgoCheck(handle_, &descriptors.operation, &descriptors.weight, &descriptors.x,
-                              &descriptors.residual, &descriptors.out, &algorithm, &result);
+  const cublasStatus_t checked = lt().check(handle_, &descriptors.operation, &descriptors.weight, &descriptors.x,
+                                            &descriptors.residual, &descriptors.out, &algorithm, &result);
   if (checked != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kWorkspaceBytes) return std::nullopt;
   return algorithm;
 }
@@ -158,9 +172,9 @@ Status LinearLibrary::run(const LibraryCall& call, const cublasLtMatmulAlgo_t& a
   const float one = 1.0f, zero = 0.0f;
   const bool adds = call.shape.residual;
   return status_of(
-      cublasLtMatmul(handle_, &descriptors.operation, &one, call.weight, &descriptors.weight, call.x, &descriptors.x,
-                     adds ? &one : &zero, adds ? call.residual : call.out, &descriptors.residual, call.out,
-                     &descriptors.out, &algorithm, call.workspace, kWorkspaceBytes, static_cast<cudaStream_t>(stream)),
+      lt().matmul(handle_, &descriptors.operation, &one, call.weight, &descriptors.weight, call.x, &descriptors.x,
+                  adds ? &one : &zero, adds ? call.residual : call.out, &descriptors.residual, call.out,
+                  &descriptors.out, &algorithm, call.workspace, kWorkspaceBytes, static_cast<cudaStream_t>(stream)),
       "cublasLtMatmul");
 }
 

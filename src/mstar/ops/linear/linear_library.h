@@ -60,7 +60,7 @@ class LinearLibrary final : public CudaAttachment {
   static std::int64_t rows_class(std::int64_t m);
 
  private:
-  explicit LinearLibrary(cublasLtHandle_t handle) : handle_(handle), version_(cublasLtGetVersion()) {}
+  explicit LinearLibrary(cublasLtHandle_t handle);
   static Result<std::unique_ptr<CudaAttachment>> make();
   // The committed table's, if it has one that this call can use.
   std::optional<cublasLtMatmulAlgo_t> measured(const LibraryCall& call);

@@ -1,12 +1,11 @@
 #include "mstar/ops/linear/linear_table.h"
 
-#include <cublasLt.h>
-
 #include <cstdlib>
 #include <fstream>
 #include <span>
 
 #include "mstar/base/log.h"
+#include "mstar/ops/linear/cublas_lt.h"
 #include "mstar/ops/linear/linear_table_file.h"
 
 namespace mstar {
@@ -33,7 +32,10 @@ const LinearChoice* find_choice(std::span<const LinearChoice> table, std::size_t
   for (const LinearChoice& each : table)
     if (each.n == n && each.k == k && each.in == in && each.out == out && each.m >= m && (!best || each.m < best->m))
       best = &each;
-  static const std::size_t running_version = cublasLtGetVersion();
+  static const std::size_t running_version = [] {
+    const auto library = CublasLt::load();
+    return library ? (*library)->version() : 0;
+  }();
   return best && (best->streams() || running_version == version) ? best : nullptr;
 }
 
