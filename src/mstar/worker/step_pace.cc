@@ -15,7 +15,7 @@ std::int64_t StepPace::slack_us(int num_tokens) const {
   const auto known = device_.find(bucket(num_tokens));
   if (known == device_.end()) return 0;
   const std::int64_t shortest_us = std::min(known->second.last_us, known->second.before_us);
-  const std::int64_t slack_us = shortest_us - std::max(launch_.last_us, launch_.before_us) - kMarginUs;
+  const std::int64_t slack_us = shortest_us - std::max(launch_.last_us, launch_.before_us) - margin_us(shortest_us);
   return slack_us < kLeastSlackUs ? 0 : slack_us;
 }
 

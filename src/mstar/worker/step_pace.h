@@ -1,5 +1,4 @@
-// How long steps with prompts take, and so how long the one behind a running one may wait for rows that arrive
-// meanwhile.
+// How long steps take, and so how long the one behind a running one may wait for rows that arrive meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +6,15 @@
 
 namespace mstar::worker {
 
-// Of one lane. A step that is launched as soon as it can be starts when the one before it ends, but with the rows that
-// were there when that one began; a request that comes a moment later waits for both. So while a long step runs, the
-// next one is built only in time for its launch to end with it. Cheap; thread: the worker's.
+// Of one lane's steps of one kind. A step that is launched as soon as it can be starts when the one before it ends, but
+// with the rows that were there when that one began; a request that comes a moment later waits for both. So the next
+// one is built only in time for its launch to end with the running one. Cheap; thread: the worker's.
 class StepPace {
  public:
-  // Left between the launch's end and the running step's: what times differ by from step to step.
-  static constexpr std::int64_t kMarginUs = 300;
   // Less than this is not worth a wait.
-  static constexpr std::int64_t kLeastSlackUs = 500;
+  static constexpr std::int64_t kLeastSlackUs = 300;
+  // Left between the launch's end and the running step's: what times differ by from step to step.
+  static constexpr std::int64_t margin_us(std::int64_t device_us) { return 100 + device_us / 32; }
 
   // A step of `num_tokens` ended: it had the device for `device_us`, and took the host `launch_us` to build and launch.
   void add(int num_tokens, std::int64_t device_us, std::int64_t launch_us);

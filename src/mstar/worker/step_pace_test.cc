@@ -11,7 +11,7 @@ TEST(StepPace, WhatIsNotKnownYetIsNotWaitedFor) {
   pace.add(2000, 7000, 2000);
   EXPECT_EQ(pace.slack_us(2000), 0) << "one of its kind may have been an exception";
   pace.add(2000, 7100, 2500);
-  EXPECT_EQ(pace.slack_us(2000), 7000 - 2500 - StepPace::kMarginUs);
+  EXPECT_EQ(pace.slack_us(2000), 7000 - 2500 - StepPace::margin_us(7000));
   EXPECT_EQ(pace.slack_us(100), 0) << "of other sizes nothing is known";
 }
 
@@ -19,16 +19,16 @@ TEST(StepPace, TheShorterOfTwoAndTheLongerLaunchCount) {
   StepPace pace;
   pace.add(640, 9000, 100);
   pace.add(641, 5000, 900);
-  EXPECT_EQ(pace.slack_us(640), 5000 - 900 - StepPace::kMarginUs);
+  EXPECT_EQ(pace.slack_us(640), 5000 - 900 - StepPace::margin_us(5000));
   pace.add(642, 9500, 200);
-  EXPECT_EQ(pace.slack_us(640), 5000 - 900 - StepPace::kMarginUs);
+  EXPECT_EQ(pace.slack_us(640), 5000 - 900 - StepPace::margin_us(5000));
   pace.add(643, 9000, 300);
-  EXPECT_EQ(pace.slack_us(640), 9000 - 300 - StepPace::kMarginUs);
+  EXPECT_EQ(pace.slack_us(640), 9000 - 300 - StepPace::margin_us(9000));
 }
 
 TEST(StepPace, ShortStepsAreFollowedAtOnce) {
   StepPace pace;
-  for (int i = 0; i < 2; ++i) pace.add(40, StepPace::kLeastSlackUs + StepPace::kMarginUs + 99, 100);
+  for (int i = 0; i < 2; ++i) pace.add(40, StepPace::kLeastSlackUs + 100 + 99, 100);
   EXPECT_EQ(pace.slack_us(40), 0);
 }
 

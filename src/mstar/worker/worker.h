@@ -2,6 +2,7 @@
 // and step results into walk signals.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -53,8 +54,9 @@ struct WorkerOptions {
 // arrived and from rows that N's outputs will feed, and only then is N read. Such a row is certain once N completed and
 // the graph says that it is in fact next; else it is rolled back when N+1 is read, and nothing of it is ever seen. So a
 // stop wastes at most one row, and answers are the same bits as without. On the CPU, where a forward is done when its
-// call returns, each step is read at once. Behind a long step with prompts the next one is built late (StepPace), so
-// that requests that arrive while it runs are in it.
+// call returns, each step is read at once. Behind a long step with prompts, and where the step that was just read ended
+// walks, which others may follow at once, the next one is built late (StepPace), so that what arrives meanwhile is in
+// it.
 //
 // Owner thread: its own, started by start(), or else the one that calls poll(); every private member belongs to it.
 // send(), stats() and num_turns(): any thread. A request's failure stays its own: what a component reports or throws
@@ -166,7 +168,7 @@ class Worker {
     std::optional<Batch> open;  // being built, or between two slices
     int num_launched = 0;       // steps in flight
     bool runs_ahead = false;
-    StepPace pace;
+    std::array<StepPace, kNumStepKinds> paces;
     std::uint64_t last_turn = 0;
     bool blocked = false;                      // every queued row waits for resources; retried when some are given back
     std::vector<std::uint32_t> group_of_walk;  // rows of one group may share a step; empty: all may
@@ -216,6 +218,7 @@ class Worker {
   bool waits_for_arrivals();
   void note_launch(Batch& batch);
   void note_end(Batch& batch);
+  std::int64_t slack_us(const Batch& running, bool ended_walks) const;
   Lane* next_lane();
   void run_slice(Lane& lane);
   Result<bool> advance(Lane& lane);
@@ -282,6 +285,7 @@ class Worker {
   std::uint64_t num_handed_over_ = 0, handed_over_bytes_ = 0;  // to other workers
   bool announced_ = false;
   bool held_ = false;  // the next step waits for requests to arrive
+  std::uint64_t num_ended_walks_ = 0;
   bool stopping_ = false;
   bool stats_stale_ = true;
   std::int64_t stats_at_us_ = 0;

@@ -146,9 +146,11 @@ void Worker::send_effects(Live& live, PartitionRef partition, graph::Effects& ef
     auto& list = small.emplace_back(each.value.port, std::vector<HostValue>{}).second;
     for (const Value& value : each.value.values) list.push_back(value.host);
   }
-  if (effects.done)
+  if (effects.done) {
+    ++num_ended_walks_;
     tell_conductor(wire::FragmentReport{live.request, options_.id, partition, std::move(*effects.done),
                                         std::move(small), models_[live.model].resources.cached_tokens(live.request)});
+  }
   effects.clear();
 }
 

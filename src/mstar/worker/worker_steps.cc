@@ -67,17 +67,21 @@ bool Worker::waits_for_arrivals() {
 }
 
 void Worker::note_launch(Batch& batch) {
-  if (batch.shape.kind != StepKind::prompt) return;
   batch.launch_us = clock_.now_us() - batch.begun_us;
-  batch.slack_us = batch.lane->pace.slack_us(batch.shape.tokens);
+  batch.slack_us = slack_us(batch, false);
+}
+
+std::int64_t Worker::slack_us(const Batch& running, bool ended_walks) const {
+  if (running.shape.kind != StepKind::prompt && !ended_walks) return 0;
+  return running.lane->paces[static_cast<std::size_t>(running.shape.kind)].slack_us(running.shape.tokens);
 }
 
 // Waits for the device.
 void Worker::note_end(Batch& batch) {
   batch.lane->engine->wait(*batch.step);
   const std::int64_t now_us = clock_.now_us();
-  if (batch.shape.kind == StepKind::prompt)
-    batch.lane->pace.add(batch.shape.tokens, now_us - batch.begun_us, batch.launch_us);
+  batch.lane->paces[static_cast<std::size_t>(batch.shape.kind)].add(batch.shape.tokens, now_us - batch.begun_us,
+                                                                    batch.launch_us);
   if (!in_flight_.empty()) in_flight_.front().begun_us = std::max(in_flight_.front().begun_us, now_us);
 }
 
@@ -326,6 +330,7 @@ void Worker::end_oldest_step() {
   in_flight_.pop_front();
   Lane& lane = *batch.lane;
   const engine::Engine::StepShape shape = batch.shape;
+  const std::uint64_t ended_before = num_ended_walks_;
   --lane.num_launched;
   if (max_in_flight_ > 1) withdraw_promises(batch);
   try {
@@ -348,6 +353,7 @@ void Worker::end_oldest_step() {
     log_error("worker {}: the end of a step of '{}': {}", options_.id.value, lane.engine->spec().name, error.what());
     abandon(batch, internal_error(std::string("a step failed: ") + error.what()));
   }
+  if (!in_flight_.empty()) in_flight_.front().slack_us = slack_us(in_flight_.front(), num_ended_walks_ != ended_before);
   unblock_lanes();
   stats_stale_ = true;
   if (profile) profile->end_step(lane.profiled, shape.kind, shape.rows, device_is_busy());
