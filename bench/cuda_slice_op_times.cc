@@ -27,8 +27,13 @@ struct Model {
 constexpr Model kModels[] = {{"0.8B", 1024, 3584, 8, 2, 16, 16}, {"9B", 4096, 12288, 16, 4, 16, 32}};
 struct Step {
   int rows, tokens_a_row;
+  int single_rows = 0;  // behind those, of one token each
+  int all_rows() const { return rows + single_rows; }
+  std::int64_t tokens() const { return static_cast<std::int64_t>(rows) * tokens_a_row + single_rows; }
 };
 constexpr Step kSteps[] = {{1, 1}, {8, 1}, {32, 1}, {64, 1}, {1, 640}, {4, 512}, {1, 2048}};
+// Prompts beside requests that are being answered, as a server has them; only what a delta net does.
+constexpr Step kMixedSteps[] = {{3, 640, 22}, {1, 640, 31}};
 
 // Memory of zeros on the device for one table.
 class Pool {
@@ -84,7 +89,8 @@ class OpTimes {
     constexpr int kCalls = 24, kReplays = 9;
     const Stream stream = cuda_.default_stream();
     OpContext ops{cuda_, stream, arena_};
-    const std::string what = text("%-14s %-5s %2d x %-4d", op, model.name, step.rows, step.tokens_a_row);
+    std::string what = text("%-14s %-5s %2d x %-4d", op, model.name, step.rows, step.tokens_a_row);
+    if (step.single_rows) what += text(" + %d x 1", step.single_rows);
     Status ran = call(ops, 0);
     if (ran) ran = cuda_.begin_capture(stream);
     if (!ran) {
@@ -111,8 +117,23 @@ class OpTimes {
     report_.table.push_back(text("%s %9.2f us  %7.0f GB/s  floor %8.2f us  %5.1f %%", what.c_str(), us,
                                  bytes / us * 1e-3, floor_us, 100 * floor_us / us));
   }
+  // The prompts' states are kept in passing.
+  void mixed_step(const Model& m, const Step& s) {
+    std::vector<std::int32_t> offsets = {0}, positions(static_cast<std::size_t>(s.tokens()), 1), slots, kept,
+                              kept_slots;
+    for (int r = 0; r < s.all_rows(); ++r) {
+      const bool prompt = r >= s.single_rows;
+      offsets.push_back(offsets.back() + (prompt ? s.tokens_a_row : 1));
+      slots.push_back(r + 1);
+      kept.push_back(prompt ? s.tokens_a_row - 128 : 0);
+      kept_slots.push_back(s.all_rows() + r + 1);
+    }
+    Pool pool(cuda_);
+    const RaggedView rows{pool.ints(offsets), s.all_rows(), static_cast<int>(s.tokens())};
+    delta_parts(pool, m, s, rows, pool.ints(positions), pool.ints(slots), {pool.ints(kept), pool.ints(kept_slots)});
+  }
   void step(const Model& m, const Step& s) {
-    const std::int64_t tokens = static_cast<std::int64_t>(s.rows) * s.tokens_a_row;
+    const std::int64_t tokens = s.tokens();
     std::vector<std::int32_t> offsets, positions, slots, lengths, pages;
     for (int r = 0; r <= s.rows; ++r) offsets.push_back(r * s.tokens_a_row);
     for (std::int64_t t = 0; t < tokens; ++t) positions.push_back(static_cast<std::int32_t>(1 + t % s.tokens_a_row));
@@ -186,13 +207,13 @@ class OpTimes {
   }
   // States of several layers in turn, so that none is still in the cache.
   void delta_parts(Pool& pool, const Model& m, const Step& s, const RaggedView& rows, const std::int32_t* positions,
-                   const std::int32_t* slots) {
+                   const std::int32_t* slots, const KeptStates& kept = {}) {
     constexpr int kLayers = 6;
     const std::int64_t tokens = rows.num_tokens, width = m.conv_width(), values = m.value_heads * 128;
-    const auto t = static_cast<double>(tokens), r = static_cast<double>(s.rows);
+    const auto t = static_cast<double>(tokens), r = static_cast<double>(s.all_rows());
     const TensorView in = pool.zeros(DType::bf16, {tokens, m.in_width()});
     const TensorView conv = pool.zeros(DType::bf16, {tokens, width}), weight = pool.zeros(DType::f32, {4, width});
-    const TensorView past = pool.zeros(DType::f32, {kLayers, s.rows + 1, 3, width});
+    const TensorView past = pool.zeros(DType::f32, {kLayers, 2 * s.all_rows() + 1, 3, width});
     line("causal_conv1d", m, s, (t * 4 + r * 24 + 16) * static_cast<double>(width), [&](OpContext& ops, int i) {
       return causal_conv1d(ops, {.x = part(in, 0, width),
                                  .rows = rows,
@@ -201,6 +222,7 @@ class OpTimes {
                                  .activation = Activation::silu,
                                  .state = past.at(i % kLayers),
                                  .slots = slots,
+                                 .kept = kept,
                                  .out = conv});
     });
     const TensorView rate = pool.zeros(DType::f32, {m.value_heads});
@@ -213,7 +235,7 @@ class OpTimes {
     const TensorView mixed = pool.zeros(DType::bf16, {tokens, m.value_heads, 128});
     const double token_bytes = t * static_cast<double>(width + values) * 2;
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      const TensorView state = pool.zeros(dtype, {kLayers, s.rows + 1, m.value_heads, 128, 128});
+      const TensorView state = pool.zeros(dtype, {kLayers, 2 * s.all_rows() + 1, m.value_heads, 128, 128});
       const double state_bytes = r * static_cast<double>(values) * 128 * 2 * static_cast<double>(dtype_bytes(dtype));
       line(dtype == DType::f32 ? "delta_rule" : "  bf16 state", m, s, token_bytes + state_bytes,
            [&](OpContext& ops, int i) {
@@ -227,6 +249,7 @@ class OpTimes {
                                      .scale = 0.088f,
                                      .state = state.at(i % kLayers),
                                      .slots = slots,
+                                     .kept = kept,
                                      .out = mixed});
            });
     }
@@ -234,23 +257,23 @@ class OpTimes {
       return rms_norm(
           ops, {mixed, weight.at(0).slice(0, 128), 1e-6f, 0.0f, mixed, heads(in, width, m.value_heads, 128, 128)});
     });
-    if (s.tokens_a_row == 1) delta_mix_part(pool, m, s, rows, positions, slots);
+    if (s.tokens_a_row == 1 || s.single_rows) delta_mix_part(pool, m, s, rows, positions, slots, kept);
   }
-  // The four above as one kernel.
+  // The four above: as one kernel in a step of single tokens, else in turn.
   void delta_mix_part(Pool& pool, const Model& m, const Step& s, const RaggedView& rows, const std::int32_t* positions,
-                      const std::int32_t* slots) {
+                      const std::int32_t* slots, const KeptStates& kept) {
     constexpr int kLayers = 6;
     const std::int64_t tokens = rows.num_tokens, width = m.conv_width(), values = m.value_heads * 128;
-    const auto r = static_cast<double>(s.rows);
+    const auto r = static_cast<double>(s.all_rows());
     const TensorView in = pool.zeros(DType::bf16, {tokens, m.in_width()});
     const TensorView out = pool.zeros(DType::bf16, {tokens, m.value_heads, 128});
     const TensorView weight = pool.zeros(DType::f32, {4, width}), gains = pool.zeros(DType::f32, {128});
-    const TensorView past = pool.zeros(DType::f32, {kLayers, s.rows + 1, 3, width});
+    const TensorView past = pool.zeros(DType::f32, {kLayers, 2 * s.all_rows() + 1, 3, width});
     const TensorView rate = pool.zeros(DType::f32, {m.value_heads});
-    const double small_bytes =
-        r * static_cast<double>(2 * m.in_width() + 24 * width + 2 * values) + 16 * static_cast<double>(width);
+    const double small_bytes = static_cast<double>(tokens) * static_cast<double>(2 * m.in_width() + 2 * values) +
+                               (r * 24 + 16) * static_cast<double>(width);
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      const TensorView state = pool.zeros(dtype, {kLayers, s.rows + 1, m.value_heads, 128, 128});
+      const TensorView state = pool.zeros(dtype, {kLayers, 2 * s.all_rows() + 1, m.value_heads, 128, 128});
       const double state_bytes = r * static_cast<double>(values) * 128 * 2 * static_cast<double>(dtype_bytes(dtype));
       line(dtype == DType::f32 ? "delta_mix" : "  bf16 state", m, s, small_bytes + state_bytes,
            [&](OpContext& ops, int i) {
@@ -265,6 +288,7 @@ class OpTimes {
                                     .conv_state = past.at(i % kLayers),
                                     .rule_state = state.at(i % kLayers),
                                     .slots = slots,
+                                    .kept = kept,
                                     .out = out});
            });
     }
@@ -282,8 +306,10 @@ void measure_ops(Report& report, Device& cuda) {
   report.table.push_back(
       "ops between products: median of a call, rows x tokens a row; bytes at the copy rate of 4.27 TB/s");
   OpTimes times(report, cuda);
-  for (const Model& model : kModels)
+  for (const Model& model : kModels) {
     for (const Step& step : kSteps) times.step(model, step);
+    for (const Step& step : kMixedSteps) times.mixed_step(model, step);
+  }
 }
 
 }  // namespace mstar::bench

@@ -74,7 +74,8 @@ Status delta_mix_in_turn(OpContext& context, const DeltaMixArgs& args) {
                                   .rate = args.rate,
                                   .dt_bias = args.dt_bias,
                                   .decay = decay,
-                                  .beta = beta}));
+                                  .beta = beta,
+                                  .beside_previous = args.rows.num_tokens > 0 && args.rows.num_rows > 0}));
   MSTAR_TRY(delta_rule(context, {.q = head_columns(conv, 0, args.key_heads, key_dim),
                                  .k = head_columns(conv, at.k, args.key_heads, key_dim),
                                  .v = head_columns(conv, at.v, heads, value_dim),

@@ -16,6 +16,9 @@ struct DeltaGatesArgs {
   TensorView dt_bias;  // [heads] f32
   TensorView decay;    // [tokens, heads] f32 contiguous
   TensorView beta;     // [tokens, heads] f32 contiguous
+  // What was launched just before neither writes a or b nor reads or writes decay or beta, and what was launched before
+  // that has ended when it begins: on CUDA the two may run at the same time.
+  bool beside_previous = false;
 };
 // decay = exp(-rate * softplus(a + dt_bias)), beta = sigmoid(b), in doubles; on CUDA in f32. Errors: internal (shapes).
 // No workspace.

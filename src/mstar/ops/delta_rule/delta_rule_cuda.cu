@@ -144,19 +144,26 @@ __device__ inline float4 correct(const Token<T, Lanes<State>::kGroups>& t, float
                      out_of(seen.w, change.w));
 }
 
-// Token after token, rows of fewer than `too_many`. kAhead reads the next token while this one is worked on, and keeps
+// What a launch of `follow` takes on.
+struct Tasks {
+  int slices = 0;  // of a head's columns
+  int count = 0;   // slices of heads of rows
+  int too_many = 0;
+  // `scan` was launched just before and touches other rows only, so this runs beside it.
+  bool beside_scan = false;
+};
+
+// Token after token, a row of fewer than `too_many`. kAhead reads the next token while this one is worked on, and keeps
 // states: for rows of many.
 template <class T, class State, bool kWholeKeys, bool kAhead>
-__global__ void __launch_bounds__(kMostWarps* kWarp, kAhead || sizeof(State) < 4 ? 1 : 4)
-    follow(DeltaCall<T, State> c, int slices, int num_tasks, int too_many) {
-  await_inputs();
+__device__ inline void follow_row(const DeltaCall<T, State>& c, const Tasks& tasks) {
   using L = Lanes<State>;
   const int task = blockIdx.x * (blockDim.x / kWarp) + threadIdx.x / kWarp;
-  if (task >= num_tasks) return;
+  if (task >= tasks.count) return;
   const int lane = threadIdx.x % kWarp, across = lane % L::kAcross, down = lane / L::kAcross;
-  const int slice = task % slices, head = task / slices % c.heads, row = task / slices / c.heads;
+  const int slice = task % tasks.slices, head = task / tasks.slices % c.heads, row = task / tasks.slices / c.heads;
   const int begin = c.offsets[row], end = c.offsets[row + 1];
-  if (begin == end || end - begin >= too_many) return;
+  if (begin == end || end - begin >= tasks.too_many) return;
   const int column = slice * L::kColumns + 4 * across, key_head = c.key_head_of(head);
   State* const stored = c.state_of(row, head) + column;
   const State* const old = c.old_state_of(row, head) + column;
@@ -202,18 +209,32 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kAhead || sizeof(State) < 4
   if (mine) store(stored);
 }
 
-template <class T, class State, bool kWholeKeys>
-void launch_follow(OpContext& context, const DeltaCall<T, State>& c, bool one_token_a_row, int too_many) {
-  const bool ahead = !one_token_a_row || c.kept.tokens;
-  const int slices = (c.value_dim + Lanes<State>::kColumns - 1) / Lanes<State>::kColumns;
-  const int tasks = c.num_rows * c.heads * slices;
-  // Few tasks are spread over as many multiprocessors as there are; the bits are the same.
-  const int warps = tasks < 1024 ? 1 : kMostWarps;
-  const int blocks = (tasks + warps - 1) / warps;
-  if (ahead) {
-    launch_kernel(context, follow<T, State, kWholeKeys, true>, blocks, warps * kWarp, 0, c, slices, tasks, too_many);
+template <class T, class State, bool kWholeKeys, bool kAhead>
+__global__ void __launch_bounds__(kMostWarps* kWarp, kAhead || sizeof(State) < 4 ? 1 : 4)
+    follow(DeltaCall<T, State> c, Tasks tasks) {
+  // `scan` began with await_inputs(), so all that these rows need was there before.
+  if (tasks.beside_scan) {
+    start_next();
   } else {
-    launch_kernel(context, follow<T, State, kWholeKeys, false>, blocks, warps * kWarp, 0, c, slices, tasks, too_many);
+    await_inputs();
+  }
+  follow_row<T, State, kWholeKeys, kAhead>(c, tasks);
+  // So that who waits for this kernel has waited for `scan`.
+  if (tasks.beside_scan && blockIdx.x + 1 == gridDim.x) await_all_before();
+}
+
+template <class T, class State, bool kWholeKeys>
+void launch_follow(OpContext& context, const DeltaCall<T, State>& c, bool one_token_a_row, Tasks tasks) {
+  const bool ahead = !one_token_a_row || c.kept.tokens;
+  tasks.slices = (c.value_dim + Lanes<State>::kColumns - 1) / Lanes<State>::kColumns;
+  tasks.count = c.num_rows * c.heads * tasks.slices;
+  // Few tasks are spread over as many multiprocessors as there are; the bits are the same.
+  const int warps = tasks.count < 1024 ? 1 : kMostWarps;
+  const int blocks = (tasks.count + warps - 1) / warps;
+  if (ahead) {
+    launch_kernel(context, follow<T, State, kWholeKeys, true>, blocks, warps * kWarp, 0, c, tasks);
+  } else {
+    launch_kernel(context, follow<T, State, kWholeKeys, false>, blocks, warps * kWarp, 0, c, tasks);
   }
 }
 
@@ -249,16 +270,18 @@ Status run(OpContext& context, const DeltaRuleArgs& args) {
   const RaggedView& rows = args.rows;
   const bool one_token_a_row = rows.num_tokens <= rows.num_rows;
   const bool chunks = fits_chunks(args) && !one_token_a_row && rows.num_tokens >= kLeastChunkTokens;
-  const int too_many = chunks ? kLeastChunkTokens : std::numeric_limits<int>::max();
-  if (!chunks || rows.num_rows > 1) {
-    if (c.key_dim == kMostKeyDim) {
-      launch_follow<T, State, true>(context, c, one_token_a_row, too_many);
-    } else {
-      launch_follow<T, State, false>(context, c, one_token_a_row, too_many);
-    }
-  }
+  Tasks tasks;
+  tasks.too_many = chunks ? kLeastChunkTokens : std::numeric_limits<int>::max();
+  tasks.beside_scan = chunks;
   if constexpr (std::is_same_v<T, Bf16>) {
     if (chunks) launch_chunks(context, c, args);
+  }
+  if (!chunks || rows.num_rows > 1) {
+    if (c.key_dim == kMostKeyDim) {
+      launch_follow<T, State, true>(context, c, one_token_a_row, tasks);
+    } else {
+      launch_follow<T, State, false>(context, c, one_token_a_row, tasks);
+    }
   }
   return cuda_launch_status("delta_rule");
 }
