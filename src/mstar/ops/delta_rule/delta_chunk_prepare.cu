@@ -5,11 +5,13 @@ namespace {
 
 constexpr int kKeys = kMostKeyDim;
 constexpr int kHalf = kChunk / 2;
-constexpr int kRowsAWarp = kChunk / (kChunkThreads / kWarp);
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kRowsAWarp = kChunk / kWarps;
+constexpr int kBlocksAtOnce = 4;  // of a multiprocessor
 
 struct PrepareShared {
   Bf16 k[kChunk][kKeys + 8], q[kChunk][kKeys + 8];
-  float matrix[kChunk][kChunk + 4];  // A, then its inverse in place; products in the corner above
+  float matrix[kChunk][kChunk + 8];  // A, then its inverse in place; products in the corner above
   float log_decay[kChunk], beta[kChunk], k_by[kChunk], q_by[kChunk];
 };
 
@@ -50,29 +52,42 @@ __device__ void read_chunk(const DeltaCall<Bf16, State>& c, const Piece& piece, 
   }
 }
 
-// Sums of log decay up to each token, and beta. By one warp. A decay of less than e^-69 is as good as none.
+struct Gates {
+  float decay[kChunk / kWarp], beta[kChunk / kWarp];  // of tokens lane, lane + 32; past the chunk 1 and 0
+};
 template <class State>
-__device__ void read_gates(const DeltaCall<Bf16, State>& c, const Piece& piece, int head, PrepareShared& s) {
+__device__ Gates read_gates(const DeltaCall<Bf16, State>& c, const Piece& piece, int head) {
+  Gates gates;
+#pragma unroll
+  for (int part = 0; part < kChunk / kWarp; ++part) {
+    const int t = part * kWarp + threadIdx.x % kWarp;
+    const std::int64_t at = static_cast<std::int64_t>(piece.begin + piece.first + t) * c.heads + head;
+    gates.decay[part] = t < piece.count ? c.decay[at] : 1.0f;
+    gates.beta[part] = t < piece.count ? c.beta[at] : 0.0f;
+  }
+  return gates;
+}
+// Sums of log decay up to each token, and beta. By one warp. A decay of less than e^-69 is as good as none.
+__device__ void write_gates(const Gates& gates, PrepareShared& s) {
   const int lane = threadIdx.x % kWarp;
   float before = 0;
 #pragma unroll
   for (int part = 0; part < kChunk / kWarp; ++part) {
     const int t = part * kWarp + lane;
-    const std::int64_t at = static_cast<std::int64_t>(piece.begin + piece.first + t) * c.heads + head;
-    float sum = t < piece.count ? logf(fmaxf(c.decay[at], 1e-30f)) : 0.0f;
+    float sum = logf(fmaxf(gates.decay[part], 1e-30f));
 #pragma unroll
     for (int step = 1; step < kWarp; step *= 2) {
       const float other = __shfl_up_sync(kAllLanes, sum, step);
       if (lane >= step) sum += other;
     }
     s.log_decay[t] = before + sum;
-    s.beta[t] = t < piece.count ? c.beta[at] : 0.0f;
+    s.beta[t] = gates.beta[part];
     before += __shfl_sync(kAllLanes, sum, kWarp - 1);
   }
 }
 
 // A into shared memory (warps 0 to 3, 16 tokens each), the scores into the plan (warps 4 to 7).
-__device__ void multiply_keys(const ChunkPlan& plan, const Piece& piece, std::int64_t plan_row, PrepareShared& s) {
+__device__ void multiply_keys(const Piece& piece, ChunkPart& part, PrepareShared& s) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, block = warp % 4;
   const bool scores = warp >= 4;
   const TileLane a_at = rows_first(lane), b_at = columns_first(lane);
@@ -96,23 +111,26 @@ __device__ void multiply_keys(const ChunkPlan& plan, const Piece& piece, std::in
     const int last = scores ? t : t - 1;
 #pragma unroll
     for (int tile = 0; tile < 8; ++tile) {
-      float values[2];
-      const int first = 8 * tile + 2 * (lane % 4);
+      if (tile / 2 > block) continue;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int other = first + i;
-        values[i] = other <= last
-                        ? by * s.k_by[other] * expf(s.log_decay[t] - s.log_decay[other]) * sums[tile][2 * half + i]
-                        : 0.0f;
+        const int other = 8 * tile + 2 * (lane % 4) + i;
+        const float decay = by * s.k_by[other] * expf(s.log_decay[t] - s.log_decay[other]);
+        sums[tile][2 * half + i] = other <= last ? decay * sums[tile][2 * half + i] : 0.0f;
       }
-      if (!scores) {
-        s.matrix[t][first] = values[0];
-        s.matrix[t][first + 1] = values[1];
-      } else if (t < piece.count) {
-        const std::int64_t at = (plan_row + t) * kChunk + first;
-        store_split(values[0], values[1], plan.score_high + at, plan.score_low + at);
-      }
+      if (!scores)
+        *reinterpret_cast<float2*>(&s.matrix[t][8 * tile + 2 * (lane % 4)]) =
+            make_float2(sums[tile][2 * half], sums[tile][2 * half + 1]);
     }
+  }
+  if (!scores || 16 * block >= piece.count) return;
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    if (pair > block) continue;
+    Tile high, low;
+    split_as_b(sums[2 * pair], sums[2 * pair + 1], high, low);
+    part.tiles[block * (block + 1) / 2 + pair][kScoreHigh][lane] = words_of(high);
+    part.tiles[block * (block + 1) / 2 + pair][kScoreLow][lane] = words_of(low);
   }
 }
 
@@ -169,47 +187,64 @@ __device__ void invert(PrepareShared& s) {
   __syncthreads();
 }
 
-__device__ void write_plan(const ChunkPlan& plan, const Piece& piece, int head, int heads, std::int64_t plan_row,
-                           const PrepareShared& s) {
-  const int t = threadIdx.x / 4, first = threadIdx.x % 4 * 16;
-  if (t < piece.count) {
+__device__ void write_inverse(const Piece& piece, const PrepareShared& s, ChunkPart& part) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  for (int tile = warp; tile < kTiles; tile += kWarps) {
+    const int block = tile < 1 ? 0 : tile < 3 ? 1 : tile < 6 ? 2 : 3, other = tile - block * (block + 1) / 2;
+    if (16 * block >= piece.count) continue;
+    float sums[2][4];  // as a product leaves them
 #pragma unroll
-    for (int i = 0; i < 16; i += 2) {
-      const int column = first + i;
-      const std::int64_t at = (plan_row + t) * kChunk + column;
-      store_split(column <= t ? s.matrix[t][column] : 0.0f, column + 1 <= t ? s.matrix[t][column + 1] : 0.0f,
-                  plan.solve_high + at, plan.solve_low + at);
-    }
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = 16 * block + lane / 4 + 8 * half, column = 16 * other + 8 * n + 2 * (lane % 4);
+        const float2 pair = *reinterpret_cast<const float2*>(&s.matrix[row][column]);
+        // Above the diagonal of its halves lies what products left.
+        sums[n][2 * half] = column <= row ? pair.x : 0.0f;
+        sums[n][2 * half + 1] = column + 1 <= row ? pair.y : 0.0f;
+      }
+    Tile high, low;
+    split_as_b(sums[0], sums[1], high, low);
+    part.tiles[tile][kSolveHigh][lane] = words_of(high);
+    part.tiles[tile][kSolveLow][lane] = words_of(low);
   }
-  const int token = threadIdx.x;
-  if (token >= piece.count) return;
-  const float sum = s.log_decay[token], last = s.log_decay[kChunk - 1], through = expf(sum);
-  const std::int64_t plane = static_cast<std::int64_t>(heads) * plan.tokens;
-  float* const to = plan.factors + static_cast<std::int64_t>(head) * plan.tokens + piece.begin + piece.first + token;
-  to[kBeta * plane] = s.beta[token];
-  to[kKnown * plane] = through * s.beta[token] * s.k_by[token];
-  to[kSeen * plane] = through * s.q_by[token];
-  to[kKept * plane] = expf(last - sum) * s.k_by[token];
-  to[kLasting * plane] = expf(last);
 }
 
-// One chunk of one head a block.
+__device__ void write_factors(const PrepareShared& s, ChunkPart& part) {
+  const int token = threadIdx.x;
+  if (token >= kChunk) return;
+  const float sum = s.log_decay[token], last = s.log_decay[kChunk - 1], through = expf(sum);
+  part.factors[kBeta][token] = s.beta[token];
+  part.factors[kKnown][token] = through * s.beta[token] * s.k_by[token];
+  part.factors[kSeen][token] = through * s.q_by[token];
+  part.factors[kKept][token] = expf(last - sum) * s.k_by[token];
+  part.factors[kLasting][token] = expf(last);
+}
+
+// One chunk of one head at a time.
 template <class State>
-__global__ void __launch_bounds__(kChunkThreads) prepare(DeltaCall<Bf16, State> c, ChunkPlan plan) {
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce) prepare(DeltaCall<Bf16, State> c, ChunkPlan plan) {
   await_inputs();
   extern __shared__ __align__(128) unsigned char memory[];
   PrepareShared& s = *reinterpret_cast<PrepareShared*>(memory);
-  const Piece piece = piece_of(c.offsets, c.num_rows, kChunk, kLeastChunkTokens, blockIdx.x, c.kept.tokens);
-  if (piece.row < 0) return;
-  const int head = blockIdx.y;
-  const std::int64_t plan_row = static_cast<std::int64_t>(head) * plan.tokens + piece.begin + piece.first;
-  read_chunk(c, piece, head, s);
-  if (threadIdx.x < kWarp) read_gates(c, piece, head, s);
-  __syncthreads();
-  multiply_keys(plan, piece, plan_row, s);
-  __syncthreads();
-  invert(s);
-  write_plan(plan, piece, head, c.heads, plan_row, s);
+  for (int item = blockIdx.x;; item += gridDim.x) {
+    const int head = item % c.heads;
+    const Piece piece = piece_of(c.offsets, c.num_rows, kChunk, kLeastChunkTokens, item / c.heads, c.kept.tokens);
+    if (piece.row < 0) return;
+    ChunkPart& part = plan.part(head, piece.begin, piece.first, c.kept_tokens_of(piece.row));
+    const bool has_gates = threadIdx.x < kWarp;
+    Gates gates;
+    if (has_gates) gates = read_gates(c, piece, head);
+    read_chunk(c, piece, head, s);
+    if (has_gates) write_gates(gates, s);
+    __syncthreads();
+    multiply_keys(piece, part, s);
+    __syncthreads();
+    write_factors(s, part);
+    invert(s);
+    write_inverse(piece, s, part);
+    __syncthreads();
+  }
 }
 
 }  // namespace
@@ -220,8 +255,8 @@ void launch_prepare(OpContext& context, const DeltaCall<Bf16, State>& call, cons
              "cudaFuncSetAttribute");
   const int rows = std::min(call.num_rows, num_tokens / kLeastChunkTokens);  // at most, that go by chunks
   const int pieces = (call.kept.tokens ? 2 : 1) * rows + num_tokens / kChunk;
-  const dim3 grid(static_cast<unsigned>(pieces), static_cast<unsigned>(call.heads));
-  launch_kernel(context, prepare<State>, grid, kChunkThreads, sizeof(PrepareShared), call, plan);
+  const int grid = std::min(pieces * call.heads, kBlocksAtOnce * num_multiprocessors(context));
+  launch_kernel(context, prepare<State>, grid, kThreads, sizeof(PrepareShared), call, plan);
 }
 template void launch_prepare(OpContext&, const DeltaCall<Bf16, float>&, const ChunkPlan&, int);
 template void launch_prepare(OpContext&, const DeltaCall<Bf16, Bf16>&, const ChunkPlan&, int);

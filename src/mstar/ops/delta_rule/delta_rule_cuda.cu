@@ -241,27 +241,19 @@ void launch_follow(OpContext& context, const DeltaCall<T, State>& c, bool one_to
 template <class State>
 void launch_chunks(OpContext& context, const DeltaCall<Bf16, State>& c, const DeltaRuleArgs& args) {
   const std::size_t mark = context.arena.mark();
-  const std::int64_t rows = args.v.dim(0) * c.heads;
-  const auto take = [&](std::int64_t numbers, std::size_t bytes) {
-    return context.arena.take(static_cast<std::size_t>(rows * numbers) * bytes);
-  };
   ChunkPlan plan;
-  plan.solve_high = static_cast<Bf16*>(take(kChunk, sizeof(Bf16)));
-  plan.solve_low = static_cast<Bf16*>(take(kChunk, sizeof(Bf16)));
-  plan.score_high = static_cast<Bf16*>(take(kChunk, sizeof(Bf16)));
-  plan.score_low = static_cast<Bf16*>(take(kChunk, sizeof(Bf16)));
-  plan.factors = static_cast<float*>(take(kNumFactors, sizeof(float)));
-  plan.tokens = static_cast<int>(args.v.dim(0));
-  static_assert(4 * kChunk * sizeof(Bf16) + kNumFactors * sizeof(float) == kDeltaChunkBytes);
+  plan.num_places = num_places(args.v.dim(0));
+  static_assert(num_places(kLeastChunkTokens) * kPlaceBytes == kLeastChunkTokens * kDeltaChunkBytes);
+  plan.places = static_cast<unsigned char*>(
+      context.arena.take(static_cast<std::size_t>(c.heads * plan.num_places * kPlaceBytes)));
   launch_prepare(context, c, plan, args.rows.num_tokens);
-  launch_scan(context, c, plan);
+  launch_scan(context, c, plan, args.rows.num_tokens);
   context.arena.rewind(mark);
 }
 
 bool fits_chunks(const DeltaRuleArgs& args) {
-  return args.q.dtype == DType::bf16 && args.k.dim(2) == kMostKeyDim && args.v.dim(2) % kSlice == 0 &&
-         starts_on(args.q, 16) && starts_on(args.k, 16) && starts_on(args.v, 16) &&
-         starts_on(args.state, 2 * dtype_bytes(args.state.dtype));
+  return args.q.dtype == DType::bf16 && args.k.dim(2) == kMostKeyDim && args.v.dim(2) % (2 * kColumns) == 0 &&
+         starts_on(args.q, 16) && starts_on(args.k, 16) && starts_on(args.v, 16) && starts_on(args.out, 16);
 }
 
 template <class T, class State>
