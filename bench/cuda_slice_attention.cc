@@ -1,12 +1,11 @@
-// Paged attention with bf16 pages: the tensor-core kernels against the CPU's, what a query's bits depend on, and how
-// long calls of real shapes take.
+// Paged attention with bf16 pages: the tensor-core kernels against the CPU's, and what a query's bits depend on.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "cuda_slice.h"
-#include "cuda_slice_timer.h"
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/attention/attention_cases.h"
@@ -26,24 +25,36 @@ std::vector<float> draw(std::int64_t count, std::uint32_t seed) {
   return out;
 }
 
-// Every token's query, key and value of every row, so that any part of a row can be attended by itself.
+// Every token's key and value of every row, and every query of the call's tokens, so that any part of a row can be
+// attended by itself.
 struct Rows {
   int heads, kv_heads, d;
-  std::vector<int> totals;                  // tokens of each row
-  std::vector<std::vector<float>> q, k, v;  // of each row
+  std::vector<int> totals;                         // tokens of each row
+  std::vector<int> firsts;                         // the first token of each row that has a query
+  std::vector<std::vector<float>> q, k, v, gates;  // of each row; gates as queries
   Rows(const AttentionCase& c) : heads(c.heads), kv_heads(c.kv_heads), d(c.d) {
     for (std::size_t r = 0; r < c.counts.size(); ++r) {
       totals.push_back(c.before[r] + c.counts[r]);
       const auto seed = static_cast<std::uint32_t>(100 * r);
-      q.push_back(draw(static_cast<std::int64_t>(totals.back()) * heads * d, seed + 1));
+      firsts.push_back(c.before[r]);
+      q.push_back(draw(static_cast<std::int64_t>(c.counts[r]) * heads * d, seed + 1));
       k.push_back(draw(static_cast<std::int64_t>(totals.back()) * kv_heads * d, seed + 2));
       v.push_back(draw(static_cast<std::int64_t>(totals.back()) * kv_heads * d, seed + 3));
+      gates.push_back(draw(static_cast<std::int64_t>(c.counts[r]) * heads * d, seed + 4));
     }
   }
 };
 
 struct Part {
   int row, begin, end;  // tokens of the row that attend; the others before `end` are in the pages
+};
+
+struct Call {
+  DType activations = DType::f32;
+  int page_tokens = 16;
+  int spare_pages = 0;
+  bool gated = false;
+  int padding = 0;  // rows of one token each, all in the sink page; their outputs are left out
 };
 
 class Attention {
@@ -59,13 +70,12 @@ class Attention {
   Attention& operator=(const Attention&) = delete;
 
   // What the parts' queries see: [tokens, heads, d] as floats.
-  Result<std::vector<float>> run(const Rows& rows, const std::vector<Part>& parts, DType activations, int page_tokens,
-                                 int spare_pages) {
+  Result<std::vector<float>> run(const Rows& rows, const std::vector<Part>& parts, const Call& call) {
     Place place(device_);
     OpContext ops{device_, device_.default_stream(), arena_, pool_};
-    PagedKvView kv = empty_pages(place, rows, parts, page_tokens, spare_pages);
+    PagedKvView kv = empty_pages(place, rows, parts, call);
     std::vector<std::int32_t> ends, offsets = {0};
-    std::vector<float> k, v, q;
+    std::vector<float> k, v, q, gates;
     const auto append = [](std::vector<float>& to, const std::vector<float>& from, std::int64_t begin,
                            std::int64_t end) { to.insert(to.end(), from.begin() + begin, from.begin() + end); };
     for (const Part& part : parts) {
@@ -74,12 +84,20 @@ class Attention {
       offsets.push_back(offsets.back() + part.end);
       append(k, rows.k[r], 0, static_cast<std::int64_t>(part.end) * rows.kv_heads * rows.d);
       append(v, rows.v[r], 0, static_cast<std::int64_t>(part.end) * rows.kv_heads * rows.d);
-      append(q, rows.q[r], static_cast<std::int64_t>(part.begin) * rows.heads * rows.d,
-             static_cast<std::int64_t>(part.end) * rows.heads * rows.d);
+      const std::int64_t width = static_cast<std::int64_t>(rows.heads) * rows.d;
+      const std::int64_t begin = (part.begin - rows.firsts[r]) * width, end = (part.end - rows.firsts[r]) * width;
+      append(q, rows.q[r], begin, end);
+      append(gates, rows.gates[r], begin, end);
+    }
+    for (int i = 0; i < call.padding; ++i) {
+      ends.push_back(1);
+      offsets.push_back(offsets.back() + 1);
+      k.insert(k.end(), static_cast<std::size_t>(rows.kv_heads * rows.d), 1.0f);
+      v.insert(v.end(), static_cast<std::size_t>(rows.kv_heads * rows.d), 1.0f);
     }
     kv.lengths = place.i32(ends).data<std::int32_t>();
     const auto ragged = [&](const std::vector<std::int32_t>& at) {
-      return RaggedView{place.i32(at).data<std::int32_t>(), static_cast<int>(parts.size()), at.back()};
+      return RaggedView{place.i32(at).data<std::int32_t>(), static_cast<int>(at.size()) - 1, at.back()};
     };
     MSTAR_TRY(kv_append(ops, {.keys = place.f32(k, {offsets.back(), rows.kv_heads, rows.d}),
                               .values = place.f32(v, {offsets.back(), rows.kv_heads, rows.d}),
@@ -87,30 +105,49 @@ class Attention {
                               .kv = kv}));
     std::vector<std::int32_t> query_offsets = {0};
     for (const Part& part : parts) query_offsets.push_back(query_offsets.back() + part.end - part.begin);
+    const auto real = static_cast<std::size_t>(query_offsets.back());
+    for (int i = 0; i < call.padding; ++i) query_offsets.push_back(query_offsets.back() + 1);
     const Shape shape{query_offsets.back(), rows.heads, rows.d};
+    q.resize(static_cast<std::size_t>(shape.num_elements()));
+    gates.resize(q.size());
     PagedAttentionArgs args;
-    args.q = place.as(activations, q, shape);
+    args.q = place.as(call.activations, q, shape);
     args.rows = ragged(query_offsets);
     args.kv = kv;
     args.scale = 1.0f / std::sqrt(static_cast<float>(rows.d));
-    args.out = place.poisoned(activations, shape);
+    args.out = place.poisoned(call.activations, shape);
+    if (call.gated) args.gate = beside_others(place, call.activations, gates, shape);
     MSTAR_TRY(attention_paged(ops, args));
-    return floats_of(args.out);
+    std::vector<float> out = floats_of(args.out);
+    out.resize(real * static_cast<std::size_t>(rows.heads * rows.d));
+    return out;
   }
 
  private:
   static constexpr std::size_t kArenaBytes = std::size_t{192} << 20;
 
-  static PagedKvView empty_pages(Place& place, const Rows& rows, const std::vector<Part>& parts, int page_tokens,
-                                 int spare_pages) {
+  // Each head's values follow as many that nobody reads, as in a projection of queries and gates.
+  static TensorView beside_others(Place& place, DType dtype, const std::vector<float>& values, Shape shape) {
+    const auto d = static_cast<std::size_t>(shape[2]);
+    std::vector<float> both(2 * values.size(), std::numeric_limits<float>::quiet_NaN());
+    for (std::size_t at = 0; at < values.size(); ++at) both[(at / d * 2 + 1) * d + at % d] = values[at];
+    TensorView view = place.as(dtype, both, {shape[0], shape[1], 2 * shape[2]});
+    view.pointer = static_cast<std::byte*>(view.pointer) + d * dtype_bytes(dtype);
+    view.shape = shape;
+    view.strides = {2 * shape[1] * shape[2], 2 * shape[2], 1};
+    return view;
+  }
+  static PagedKvView empty_pages(Place& place, const Rows& rows, const std::vector<Part>& parts, const Call& call) {
+    const int page_tokens = call.page_tokens;
     PagedKvView kv;
     kv.page_tokens = page_tokens;
     for (const Part& part : parts) kv.max_pages = std::max(kv.max_pages, (part.end + page_tokens - 1) / page_tokens);
-    kv.max_pages += spare_pages;
+    kv.max_pages = std::max(kv.max_pages, 1) + call.spare_pages;
     const int num_pages = 1 + kv.max_pages * static_cast<int>(parts.size());
     std::vector<std::int32_t> table;
     for (int page = 1; page < num_pages; ++page) table.push_back(page);
     std::shuffle(table.begin(), table.end(), std::mt19937(7));
+    table.resize(table.size() + static_cast<std::size_t>(call.padding * kv.max_pages));
     kv.keys = place.poisoned(DType::bf16, {num_pages, page_tokens, rows.kv_heads, rows.d});
     kv.values = place.poisoned(DType::bf16, {num_pages, page_tokens, rows.kv_heads, rows.d});
     kv.page_table = place.i32(table).data<std::int32_t>();
@@ -148,15 +185,20 @@ std::vector<Part> parts_of(const AttentionCase& c) {
   return out;
 }
 
-// Rows of one token around the splits of 64 keys, and beyond 64 splits.
+// Rows of one token around the units of 16 keys and the eight blocks, and beyond what lanes remember of the units.
 const std::vector<AttentionCase> kDecodeCases = {
     {8, 2, 256, {1, 1, 1, 1, 1}, {899, 0, 62, 63, 64}},  // Qwen3.5-0.8B
-    {16, 4, 256, {1, 1}, {15, 300}},                     // Qwen3.5-9B
-    {16, 8, 128, {1, 1, 1}, {127, 128, 640}},            // Qwen3-0.6B
-    {14, 2, 64, {1, 1}, {1000, 5}},                      // Qwen2.5-0.5B: seven heads
-    {1, 1, 64, {1}, {4200}},                             // 66 chunks: two a split
-    {12, 1, 128, {1, 1}, {77, 9000}},                    // more heads than a block takes
-    {4, 2, 64, {0, 2, 1, 1}, {3, 70, 5, 0}},             // as many tokens as rows, yet not one each
+    {8, 2, 256, std::vector<std::int32_t>(33, 1), {14,  15,  16, 17, 126, 127, 128, 129, 383, 384, 640,
+                                                   700, 896, 3,  7,  511, 255, 256, 257, 143, 144, 145,
+                                                   31,  32,  33, 95, 96,  97,  768, 767, 5,   10,  0}},
+    {8, 2, 256, std::vector<std::int32_t>(64, 1), std::vector<std::int32_t>(64, 150)},
+    {8, 1, 256, {1, 1}, {200, 4100}},          // eight heads share keys
+    {16, 4, 256, {1, 1}, {15, 300}},           // Qwen3.5-9B
+    {16, 8, 128, {1, 1, 1}, {127, 128, 640}},  // Qwen3-0.6B
+    {14, 2, 64, {1, 1}, {1000, 5}},            // Qwen2.5-0.5B: seven heads
+    {1, 1, 64, {1}, {4200}},                   // whose head shares its keys with no other
+    {12, 1, 128, {1, 1}, {77, 9000}},          // more heads than a block takes
+    {4, 2, 64, {0, 2, 1, 1}, {3, 70, 5, 0}},   // as many tokens as rows, yet not one each
 };
 // Rows of many tokens, alone and among rows of one and of none.
 const std::vector<AttentionCase> kPrefillCases = {
@@ -190,14 +232,17 @@ class Check {
       : report_(report), cpu_(make_cpu_device()), pool_(2), on_cpu_(*cpu_, &pool_), on_cuda_(cuda) {}
 
   // `tolerance` is of the relative error; a single value may be further off, since few keys average nothing.
-  void against_cpu(const char* name, const std::vector<AttentionCase>& cases, DType activations, double tolerance) {
+  void against_cpu(const char* name, const std::vector<AttentionCase>& cases, DType activations, double tolerance,
+                   bool gated = false) {
     Error error;
     int num_cases = 0;
     for (const AttentionCase& c : cases)
       for (const int page_tokens : {16, 48}) {
         const Rows rows(c);
-        const auto expected = on_cpu_.run(rows, parts_of(c), DType::f32, page_tokens, 0);
-        const auto got = on_cuda_.run(rows, parts_of(c), activations, page_tokens, 3);
+        const auto expected = on_cpu_.run(rows, parts_of(c), {.page_tokens = page_tokens, .gated = gated});
+        const auto got = on_cuda_.run(
+            rows, parts_of(c),
+            {.activations = activations, .page_tokens = page_tokens, .spare_pages = 3, .gated = gated, .padding = 2});
         if (!expected || !got) {
           report_.check(false, name, expected ? got.error().message : expected.error().message);
           return;
@@ -216,13 +261,14 @@ class Check {
     for (const AttentionCase& c : cases) {
       const Rows rows(c);
       const auto parts = parts_of(c);
-      const auto together = on_cuda_.run(rows, parts, activations, 16, 0);
+      const auto together = on_cuda_.run(rows, parts, {.activations = activations});
       if (!together) return void(report_.check(false, name, together.error().message));
       std::size_t at = 0;
       for (const Part& part : parts) {
         const auto count = static_cast<std::size_t>((part.end - part.begin) * c.heads * c.d);
         if (count == 0) continue;
-        const auto alone = on_cuda_.run(rows, {part}, activations, 32, 500);
+        const auto alone =
+            on_cuda_.run(rows, {part}, {.activations = activations, .page_tokens = 32, .spare_pages = 500});
         // A row of two tokens beside an empty one goes through the kernel of single tokens; alone it does not.
         const bool comparable = part.end - part.begin == 1 || &cases != &kDecodeCases;
         if (!alone) return void(report_.check(false, name, alone.error().message));
@@ -237,11 +283,11 @@ class Check {
   void in_parts(DType activations) {
     const AttentionCase c{8, 2, 128, {300}, {0}};
     const Rows rows(c);
-    const auto whole = on_cuda_.run(rows, {{0, 0, 300}}, activations, 16, 0);
+    const auto whole = on_cuda_.run(rows, {{0, 0, 300}}, {.activations = activations});
     bool same = static_cast<bool>(whole);
     std::size_t at = 0;
     for (const auto& [begin, end] : {std::pair{0, 7}, {7, 71}, {71, 200}, {200, 300}}) {
-      const auto part = on_cuda_.run(rows, {{0, begin, end}}, activations, 16, 0);
+      const auto part = on_cuda_.run(rows, {{0, begin, end}}, {.activations = activations});
       same = same && part && std::memcmp(part->data(), whole->data() + at, part->size() * sizeof(float)) == 0;
       at += static_cast<std::size_t>((end - begin) * c.heads * c.d);
     }
@@ -255,117 +301,6 @@ class Check {
   Attention on_cpu_, on_cuda_;
 };
 
-// ---- times
-// -------------------------------------------------------------------------------------------------------------
-
-struct Shapes {
-  const char* model;
-  int heads, kv_heads, d;
-};
-
-// As many layers' pages as push each other out of the L2 cache.
-class Timing {
- public:
-  Timing(Device& cuda, const Shapes& shapes, std::vector<std::int32_t> counts, std::vector<std::int32_t> lengths)
-      : cuda_(cuda), place_(cuda), shapes_(shapes) {
-    constexpr int kPageTokens = 16;
-    const int rows = static_cast<int>(counts.size());
-    std::vector<std::int32_t> offsets = {0}, table;
-    for (const std::int32_t count : counts) offsets.push_back(offsets.back() + count);
-    const int max_pages = (*std::max_element(lengths.begin(), lengths.end()) + kPageTokens - 1) / kPageTokens + 16;
-    const int num_pages = 1 + rows * max_pages;
-    for (int page = 1; page < num_pages; ++page) table.push_back(page);
-    std::shuffle(table.begin(), table.end(), std::mt19937(3));
-    const Shape pages{num_pages, kPageTokens, shapes.kv_heads, shapes.d};
-    const std::size_t bytes = static_cast<std::size_t>(pages.num_elements()) * 2;
-    num_layers_ = static_cast<int>(std::clamp<std::size_t>((std::size_t{160} << 20) / (2 * bytes), 2, 48));
-    const Shape q{offsets.back(), shapes.heads, shapes.d};
-    args_.q = zeros(DType::bf16, q);
-    args_.out = zeros(DType::bf16, q);
-    args_.rows = {place_.i32(offsets).data<std::int32_t>(), rows, offsets.back()};
-    args_.scale = 0.0625f;
-    for (int layer = 0; layer < num_layers_; ++layer) {
-      keys_.push_back(zeros(DType::bf16, pages));
-      values_.push_back(zeros(DType::bf16, pages));
-    }
-    args_.kv.page_table = place_.i32(table).data<std::int32_t>();
-    args_.kv.lengths = place_.i32(lengths).data<std::int32_t>();
-    args_.kv.max_pages = max_pages;
-    args_.kv.page_tokens = kPageTokens;
-    arena_bytes_ = attention_paged_split_bytes(rows, shapes.heads, shapes.d, max_pages * kPageTokens) + 4096;
-    auto memory = cuda.allocate(arena_bytes_);
-    MSTAR_CHECK(memory.has_value(), "no memory to time attention");
-    arena_memory_ = *memory;
-  }
-  ~Timing() {
-    cuda_.release(arena_memory_);
-    for (void* pointer : owned_) cuda_.release(pointer);
-  }
-  Timing(const Timing&) = delete;
-  Timing& operator=(const Timing&) = delete;
-
-  double us() {
-    Arena arena(arena_memory_, arena_bytes_);
-    OpContext ops{cuda_, cuda_.default_stream(), arena};
-    return median_call_us(cuda_, 2 * num_layers_, [&](int call) {
-      const auto layer = static_cast<std::size_t>(call % num_layers_);
-      args_.kv.keys = keys_[layer];
-      args_.kv.values = values_[layer];
-      return attention_paged(ops, args_);
-    });
-  }
-
- private:
-  TensorView zeros(DType dtype, Shape shape) {
-    TensorView view(nullptr, dtype, shape, cuda_.id());
-    auto memory = cuda_.allocate(view.bytes());
-    MSTAR_CHECK(memory.has_value(), "no memory to time attention");
-    owned_.push_back(*memory);
-    view.pointer = *memory;
-    cuda_.fill_zero(*memory, view.bytes(), cuda_.default_stream());
-    return view;
-  }
-  Device& cuda_;
-  Place place_;
-  Shapes shapes_;
-  std::vector<void*> owned_;
-  std::vector<TensorView> keys_, values_;
-  PagedAttentionArgs args_;
-  int num_layers_ = 0;
-  std::size_t arena_bytes_ = 0;
-  void* arena_memory_ = nullptr;
-};
-
-constexpr Shapes kShapes[] = {{"Qwen3.5-0.8B", 8, 2, 256}, {"Qwen3.5-9B", 16, 4, 256}, {"Qwen3-0.6B", 16, 8, 128}};
-
-void time_decode(Report& report, Device& cuda) {
-  report.table.push_back("attention of one token a row, 900 tokens each, bf16: us a layer, TB/s, % of 4.28 TB/s");
-  for (const Shapes& shapes : kShapes)
-    for (const int rows : {1, 8, 32, 64}) {
-      Timing timing(cuda, shapes, std::vector<std::int32_t>(static_cast<std::size_t>(rows), 1),
-                    std::vector<std::int32_t>(static_cast<std::size_t>(rows), 900));
-      const double us = timing.us(), bytes = 2.0 * 2 * rows * 900 * shapes.kv_heads * shapes.d;
-      report.table.push_back(text("  %-13s %3d rows  %8.2f  %6.2f  %5.1f", shapes.model, rows, us, bytes / us * 1e-6,
-                                  bytes / us * 1e-6 / 4.28 * 100));
-    }
-}
-
-void time_prefill(Report& report, Device& cuda) {
-  report.table.push_back("attention of prompts, bf16: us a layer, TFLOP/s of the causal half");
-  for (const Shapes& shapes : kShapes)
-    for (const auto& [rows, tokens] : {std::pair{1, 640}, {1, 2048}, {4, 640}, {1, 8192}}) {
-      const std::vector<std::int32_t> counts(static_cast<std::size_t>(rows), tokens);
-      const double us = Timing(cuda, shapes, counts, counts).us();
-      const double flops = 2.0 * rows * tokens * tokens * shapes.heads * shapes.d;
-      report.table.push_back(
-          text("  %-13s %d x %5d    %8.2f  %6.1f", shapes.model, rows, tokens, us, flops / us * 1e-6));
-    }
-  std::vector<std::int32_t> counts(32, 1), lengths(32, 900);
-  counts[5] = lengths[5] = 512;
-  report.table.push_back(
-      text("  %-13s 31 x 1 of 900 + 512  %8.2f", kShapes[0].model, Timing(cuda, kShapes[0], counts, lengths).us()));
-}
-
 }  // namespace
 
 void check_attention_tiles(Report& report, Device& cuda) {
@@ -374,14 +309,13 @@ void check_attention_tiles(Report& report, Device& cuda) {
   check.against_cpu("attention_paged, single tokens, bf16 queries", kDecodeCases, DType::bf16, 3e-3);
   check.against_cpu("attention_paged, prompts, f32 queries", kPrefillCases, DType::f32, 2e-5);
   check.against_cpu("attention_paged, prompts, bf16 queries", kPrefillCases, DType::bf16, 5e-3);
+  check.against_cpu("attention_paged with a gate, single tokens, f32", kDecodeCases, DType::f32, 2e-5, true);
+  check.against_cpu("attention_paged with a gate, single tokens, bf16", kDecodeCases, DType::bf16, 4e-3, true);
+  check.against_cpu("attention_paged with a gate, prompts, f32", kPrefillCases, DType::f32, 2e-5, true);
+  check.against_cpu("attention_paged with a gate, prompts, bf16", kPrefillCases, DType::bf16, 6e-3, true);
   check.in_any_batch("attention_paged: a single token's bits in any batch", kDecodeCases, DType::bf16);
   check.in_any_batch("attention_paged: a prompt's bits in any batch", kPrefillCases, DType::bf16);
   check.in_parts(DType::bf16);
-}
-
-void time_attention(Report& report, Device& cuda) {
-  time_decode(report, cuda);
-  time_prefill(report, cuda);
 }
 
 }  // namespace mstar::bench

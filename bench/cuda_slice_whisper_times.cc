@@ -126,8 +126,7 @@ void time_cross(Report& report, Device& cuda) {
     }
     const auto offsets = offsets_of(rows, 1);
     const TensorView q = memory.zeros(DType::bf16, {rows, kDim}), out = memory.zeros(DType::bf16, {rows, kDim});
-    const TensorView scratch = memory.zeros(
-        DType::u8, {static_cast<std::int64_t>(attention_paged_split_bytes(rows, kHeads, kHeadDim, capacity)) + 4096});
+    const TensorView scratch = memory.zeros(DType::u8, {4096});
     Arena arena(scratch.pointer, scratch.bytes());
     OpContext ops{cuda, cuda.default_stream(), arena};
     const std::int32_t* const on_device = place.i32(offsets).data<std::int32_t>();

@@ -135,8 +135,7 @@ class ToyDecoder final : public ComponentBody {
     const std::int64_t t = tokens, r = rows;
     return 3 * floats(t * c_.dim) + floats(t * 3 * c_.dim) + floats(t * c_.ffn_dim) + floats(r * c_.dim) +
            floats(r * c_.vocab) + sample_workspace_bytes(c_.vocab, num_threads_) +
-           linear_workspace_bytes(head_, t, num_threads_) +
-           attention_paged_split_bytes(r, c_.heads, c_.head_dim(), c_.max_positions) + (std::size_t{4} << 20);
+           linear_workspace_bytes(head_, t, num_threads_) + (std::size_t{4} << 20);
   }
 
   Status forward(Forward& step, int) override {

@@ -5,7 +5,6 @@
 
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/columns.h"
-#include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/qkv_prepare/qkv_prepare.h"
 
 namespace mstar::nn {
@@ -59,9 +58,12 @@ Status GatedAttention::run(OpContext& ops, TensorView normed, TensorView x, Tens
                               .rows = rows,
                               .kv = kv,
                               .q_out = q}));
-  MSTAR_TRY(attention_paged(
-      ops, {.q = q, .rows = rows, .kv = kv, .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)), .out = mixed}));
-  MSTAR_TRY(sigmoid_mul(ops, {.gate = gate, .x = mixed, .out = mixed}));
+  MSTAR_TRY(attention_paged(ops, {.q = q,
+                                  .rows = rows,
+                                  .kv = kv,
+                                  .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                                  .out = mixed,
+                                  .gate = gate}));
   MSTAR_TRY(out_.run(ops, mixed.reshaped({tokens, dims_.q_width()}), x, Activation::none, x));
   ops.arena.rewind(mark);
   return ok_status();

@@ -82,6 +82,12 @@ __device__ inline void store_at_rank(unsigned remote, float value, unsigned barr
                "r"(__float_as_uint(value)), "r"(barrier)
                : "memory");
 }
+// The same of eight bytes, on eight.
+__device__ inline void store_pair_at_rank(unsigned remote, float x, float y, unsigned barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(remote),
+               "r"(__float_as_uint(x)), "r"(__float_as_uint(y)), "r"(barrier)
+               : "memory");
+}
 
 // An operand in shared memory: rows of 64 elements of 16 bits under the swizzle of 128 bytes, groups of 8 rows on 1 KiB
 // after one another. 16 elements further along a row are 32 bytes: add 2.

@@ -1,7 +1,6 @@
 #include "mstar/models/decoder_lm/decoder_stack.h"
 
 #include "mstar/nn/rotary.h"
-#include "mstar/ops/attention/attention.h"
 #include "mstar/resource/paged_kv.h"
 
 namespace mstar::models {
@@ -11,7 +10,7 @@ class Stack final : public DecoderStack {
  public:
   static Result<std::unique_ptr<DecoderStack>> build(const DecoderConfig& c, decl::ResourceRef kv,
                                                      const nn::LoadContext& load, engine::BuildContext& build) {
-    std::unique_ptr<Stack> out(new Stack(c, kv));
+    std::unique_ptr<Stack> out(new Stack(kv));
     MSTAR_TRY_ASSIGN(out->rotary_, nn::Rotary::create(build.device, c.frequencies, c.interleaved_rope));
     for (int i = 0; i < c.layers; ++i) {
       MSTAR_TRY_ASSIGN(nn::DecoderLayer layer,
@@ -28,8 +27,8 @@ class Stack final : public DecoderStack {
       MSTAR_TRY(layers_[i].run(step.ops(), x, positions, rotary_, kv.ragged(slot), kv.view(static_cast<int>(i), slot)));
     return ok_status();
   }
-  std::size_t workspace_bytes(int rows, int tokens, int num_threads) const override {
-    return layers_.front().workspace_bytes(tokens, num_threads, rotary_) + split_bytes(rows);
+  std::size_t workspace_bytes(int /*rows*/, int tokens, int num_threads) const override {
+    return layers_.front().workspace_bytes(tokens, num_threads, rotary_);
   }
   std::size_t bytes() const override {
     std::size_t bytes = rotary_.bytes();
@@ -38,19 +37,9 @@ class Stack final : public DecoderStack {
   }
 
  private:
-  Stack(const DecoderConfig& config, decl::ResourceRef kv)
-      : kv_(kv),
-        on_cuda_(config.decoder.backend == Backend::cuda),
-        heads_(config.layer.heads),
-        head_dim_(config.layer.head_dim),
-        context_tokens_(config.decoder.context_tokens) {}
-  std::size_t split_bytes(int rows) const {
-    return on_cuda_ ? attention_paged_split_bytes(rows, heads_, head_dim_, context_tokens_) : 0;
-  }
+  explicit Stack(decl::ResourceRef kv) : kv_(kv) {}
 
   decl::ResourceRef kv_;
-  bool on_cuda_;
-  int heads_, head_dim_, context_tokens_;
   nn::Rotary rotary_;
   std::vector<nn::DecoderLayer> layers_;
 };

@@ -5,7 +5,6 @@
 
 #include "mstar/nn/gated_mlp.h"
 #include "mstar/nn/rotary.h"
-#include "mstar/ops/attention/attention.h"
 #include "mstar/resource/paged_kv.h"
 #include "mstar/resource/state_slots.h"
 
@@ -88,14 +87,13 @@ class Stack final : public DecoderStack {
     return ok_status();
   }
 
-  std::size_t workspace_bytes(int rows, int tokens, int num_threads) const override {
+  std::size_t workspace_bytes(int /*rows*/, int tokens, int num_threads) const override {
     std::size_t most = 0;
     for (const Layer& layer : layers_)
       most = std::max({most, layer.mlp.workspace_bytes(tokens, num_threads),
                        layer.attention ? layer.attention->workspace_bytes(tokens, num_threads, rotary_)
                                        : layer.delta->workspace_bytes(tokens, num_threads)});
-    return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(dim_) * sizeof(float) + 256 + most +
-           (on_cuda_ ? attention_paged_split_bytes(rows, heads_, head_dim_, context_tokens_) : 0);
+    return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(dim_) * sizeof(float) + 256 + most;
   }
 
   std::size_t bytes() const override {
@@ -107,17 +105,9 @@ class Stack final : public DecoderStack {
   }
 
  private:
-  Stack(const Qwen35Config& config, const Qwen35State& state)
-      : dim_(config.decoder.dim),
-        on_cuda_(config.decoder.backend == Backend::cuda),
-        heads_(config.attention.heads),
-        head_dim_(config.attention.head_dim),
-        context_tokens_(config.decoder.context_tokens),
-        state_(state) {}
+  Stack(const Qwen35Config& config, const Qwen35State& state) : dim_(config.decoder.dim), state_(state) {}
 
   int dim_;
-  bool on_cuda_;
-  int heads_, head_dim_, context_tokens_;
   Qwen35State state_;
   nn::Rotary rotary_;
   std::vector<Layer> layers_;

@@ -109,9 +109,6 @@ class Decoder final : public engine::ComponentBody {
                         floats(static_cast<std::int64_t>(tokens) * c_.ffn_dim) + 2 * floats(2 * rows * dim) +
                         floats(static_cast<std::int64_t>(2 * rows) * logits_stride()) +
                         sample_workspace_bytes(c_.vocab, num_threads_) + (1 << 20);
-    if (draws_)
-      bytes +=
-          attention_paged_split_bytes(rows, c_.heads, c_.head_dim(), std::max(c_.audio_positions, c_.text_positions));
     bytes += std::max({attention_paged_workspace_bytes(c_.head_dim(), num_threads_),
                        attention_slots_workspace_bytes(c_.head_dim(), num_threads_),
                        embedding_.workspace_bytes(2 * rows, num_threads_),

@@ -72,6 +72,9 @@ Status attention_paged(OpContext& context, const PagedAttentionArgs& args) {
   MSTAR_OP_EXPECT("attention", args.kv.page_tokens % kKeyUnit == 0 && args.kv.keys.dim(1) == args.kv.page_tokens);
   MSTAR_OP_EXPECT("attention", args.kv.lengths && args.kv.page_table);
   MSTAR_TRY(check_queries(context, args.q, args.out, args.rows, args.scale, args.kv.keys.dim(2), args.kv.keys.dim(3)));
+  if (args.gate.pointer)
+    MSTAR_OP_EXPECT("attention",
+                    args.gate.shape == args.q.shape && args.gate.dtype == args.q.dtype && args.gate.stride(2) == 1);
   if (!args.new_keys.pointer) return run_first_fit(context, args, kPaged, "attention_paged");
   for (const TensorView& view : {args.new_keys, args.new_values})
     MSTAR_OP_EXPECT("attention",

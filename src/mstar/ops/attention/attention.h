@@ -42,22 +42,25 @@ struct PagedAttentionArgs {
   TensorView out;      // [tokens, heads, head_dim] of q's type
   // The keys and values of these tokens, [tokens, kv_heads, head_dim], as for kv_append: the call appends them itself.
   TensorView new_keys = {}, new_values = {};
+  // [tokens, heads, head_dim] of q's type, tokens and heads may lie apart; or a null pointer. With it the output is
+  // sigmoid(gate) * attention, on the CPU to the bits of sigmoid_mul (ops/elementwise), on CUDA rounded once. Must not
+  // overlap out.
+  TensorView gate = {};
 };
 
 // Causal: query i of row r, which has n queries here, is at position kv.lengths[r] - n + i and sees keys up to itself.
 // head_dim and page_tokens are multiples of 16. Errors: internal (shapes).
 //
-// On CUDA, with bf16 pages, head_dim 64, 128 or 256 and rows on 16 bytes, tensor cores do it. Rows of one token are cut
-// into splits of keys: scores and weights keep about 16 bits of mantissa, so the result is good to about 1e-5. Longer
-// rows with bf16 queries round the weights to bf16; those with f32 queries go the CPU's way, slowly. A query's bits
-// depend on its own row, on whether that has one token or more (a call with as many tokens as rows counts as one of
-// single tokens), and on nothing else of the call. All can be captured. Where no two heads share keys, and head_dim is
-// 64, rows of one token are for a kernel that sums in f32; new_keys and new_values are best given, for it needs no
-// kernel in front that appends them, and begins with the older keys while the kernel in front runs.
+// On CUDA, with bf16 pages, head_dim 64, 128 or 256 and rows on 16 bytes, tensor cores do it. In rows of one token
+// scores and weights keep about 16 bits of mantissa, so the result is good to about 1e-5. Longer rows with bf16 queries
+// round the weights to bf16; those with f32 queries go the CPU's way, slowly. A query's bits depend on its own row, on
+// whether that has one token or more (a call with as many tokens as rows counts as one of single tokens), and on
+// nothing else of the call. All can be captured. Keys and values of earlier tokens are read while the kernels in front
+// still run: of the pages those may write what belongs to the call's own tokens, and nothing else. Where no two heads
+// share keys, head_dim is 64 and there is no gate, rows of one token are for a kernel that sums in f32; new_keys and
+// new_values are best given, for it needs no kernel in front that appends them. None takes workspace.
 Status attention_paged(OpContext& context, const PagedAttentionArgs& args);
-std::size_t attention_paged_workspace_bytes(int head_dim, int num_threads);
-// What a call on CUDA takes besides, and gives back. `max_context`: tokens that the page table has room for.
-std::size_t attention_paged_split_bytes(std::int64_t num_rows, int heads, int head_dim, std::int64_t max_context);
+std::size_t attention_paged_workspace_bytes(int head_dim, int num_threads);  // of the CPU's
 
 struct SlotAttentionArgs {
   TensorView q;  // [tokens, heads, head_dim] f32, on CUDA also bf16; tokens may lie apart
@@ -69,9 +72,8 @@ struct SlotAttentionArgs {
 
 // Cross attention: each query of row r sees the kv.lengths[r] tokens of its slot. head_dim and capacity are multiples
 // of 16. Errors: internal (shapes). On CUDA as attention_paged, on tensor cores with bf16 queries and slots and
-// head_dim 64; what single tokens take besides is attention_paged_split_bytes of the slots' capacity. Where no two
-// heads share keys, rows of up to eight tokens are for a kernel that sums in f32 and begins while the kernel in front
-// runs: that one must not be the one that writes the slots.
+// head_dim 64. Where no two heads share keys, rows of up to eight tokens are for a kernel that sums in f32 and begins
+// while the kernel in front runs: that one must not be the one that writes the slots.
 Status attention_slots(OpContext& context, const SlotAttentionArgs& args);
 std::size_t attention_slots_workspace_bytes(int head_dim, int num_threads);
 

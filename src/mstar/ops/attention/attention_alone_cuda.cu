@@ -43,21 +43,6 @@ struct Problem {
   TokenHeads<Q> out;
 };
 
-struct Row {
-  int index, begin, count;
-};
-// The row that `token` is in; called by whole warps.
-__device__ inline Row find_row(const std::int32_t* offsets, int num_rows, int token) {
-  const int lane = threadIdx.x % kWarp;
-  int row = 0;
-  for (int base = 0; base < num_rows; base += kWarp)
-    row += __popc(
-        __ballot_sync(kAllLanes, base + lane < num_rows && offsets[min(base + lane, num_rows - 1) + 1] <= token));
-  row = min(row, num_rows - 1);
-  const int begin = offsets[row];
-  return {row, begin, offsets[row + 1] - begin};
-}
-
 // Zeros where not `valid`, and then nothing is read. Keys are read once, so they need no room in the first cache.
 __device__ inline uint4 load_once(const bf16* from, bool valid) {
   uint4 out;

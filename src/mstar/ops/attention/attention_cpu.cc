@@ -4,6 +4,7 @@
 #include "mstar/ops/attention/attend.h"
 #include "mstar/ops/attention/attention_kernels.h"
 #include "mstar/ops/attention/kv_layout.h"
+#include "mstar/ops/elementwise/elementwise.h"
 
 namespace mstar {
 namespace {
@@ -158,6 +159,7 @@ Status attention_paged_cpu(OpContext& context, const PagedAttentionArgs& args) {
         return units;
       },
       [&](int row, std::int64_t query, std::int64_t n) { return args.kv.lengths[row] - n + query + 1; });
+  if (args.gate.pointer) return sigmoid_mul(context, {.gate = args.gate, .x = args.out, .out = args.out});
   return {};
 }
 
@@ -193,11 +195,6 @@ std::size_t attention_dense_workspace_bytes(std::int64_t num_tokens, int kv_head
 }
 std::size_t attention_paged_workspace_bytes(int head_dim, int num_threads) {
   return tile_workspace_bytes(head_dim, num_threads);
-}
-std::size_t attention_paged_split_bytes(std::int64_t num_rows, int heads, int head_dim, std::int64_t max_context) {
-  return static_cast<std::size_t>(num_rows * heads * attention_max_splits(max_context) * (head_dim + 2)) *
-             sizeof(float) +
-         512;
 }
 std::size_t attention_slots_workspace_bytes(int head_dim, int num_threads) {
   return tile_workspace_bytes(head_dim, num_threads);

@@ -1,6 +1,7 @@
 // Which kernel attends what, and the one that takes all types and head sizes.
 #include "mstar/ops/attention/attention_kernels.h"
 #include "mstar/ops/attention/tile_cuda.cuh"
+#include "mstar/ops/cuda_rows.cuh"
 
 namespace mstar {
 namespace {
@@ -14,8 +15,9 @@ constexpr int kMaxHeadDim = 256;
 // One block per (query, head) of rows with at least `least` tokens, in the CPU's order of arithmetic: thread t scores
 // key t of a block of 128, then thread i adds dimension i of the values key by key.
 template <class Element, class Q, class Keys>
-__global__ void __launch_bounds__(kThreads) attend(TokenHeads<const Q> q, const std::int32_t* offsets, int num_rows,
-                                                   Keys pages, int group, int least, float scale, TokenHeads<Q> out) {
+__global__ void __launch_bounds__(kThreads)
+    attend(TokenHeads<const Q> q, const std::int32_t* offsets, int num_rows, Keys pages, int group, int least,
+           float scale, HeadGate<Q> gate, TokenHeads<Q> out) {
   await_inputs();
   constexpr int kGroup = 16 / sizeof(Element);
   constexpr int kAhead = 8;  // value rows in flight
@@ -79,25 +81,30 @@ __global__ void __launch_bounds__(kThreads) attend(TokenHeads<const Q> q, const 
 #pragma unroll
   for (int part = 0; part < kPerThread; ++part) {
     const int i = part * kThreads + threadIdx.x;
-    if (i < d) out.data[token * out.token_stride + head * d + i] = narrow<Q>(num_keys > 0 ? sums[part] / total : 0.0f);
+    if (i >= d) continue;
+    const float mean = num_keys > 0 ? sums[part] / total : 0.0f;
+    out.data[token * out.token_stride + head * d + i] =
+        narrow<Q>(gate.data ? gated<Q>(mean, widen(gate.at(token, head)[i])) : mean);
   }
 }
 
 template <class Q, class Args, class Keys>
-Status attend_any(OpContext& context, const Args& args, DType dtype, const Keys& keys, int least) {
+Status attend_any(OpContext& context, const Args& args, DType dtype, const Keys& keys, int least,
+                  const TensorView& gate) {
   const int heads = static_cast<int>(args.q.dim(1));
   return with_float_type(dtype, [&](auto element) {
     launch_kernel(context, attend<decltype(element), Q, Keys>, dim3(args.rows.num_tokens, heads), kThreads, 0,
                   token_heads_of<const Q>(args.q), args.rows.offsets, args.rows.num_rows, keys, heads / keys.kv_heads,
-                  least, args.scale, token_heads_of<Q>(args.out));
+                  least, args.scale, head_gate_of<Q>(gate), token_heads_of<Q>(args.out));
     return cuda_launch_status("attention");
   });
 }
 
 template <class Args, class Keys>
-Status attend_any(OpContext& context, const Args& args, DType dtype, const Keys& keys, int least) {
-  return args.q.dtype == DType::bf16 ? attend_any<__nv_bfloat16>(context, args, dtype, keys, least)
-                                     : attend_any<float>(context, args, dtype, keys, least);
+Status attend_any(OpContext& context, const Args& args, DType dtype, const Keys& keys, int least,
+                  const TensorView& gate = {}) {
+  return args.q.dtype == DType::bf16 ? attend_any<__nv_bfloat16>(context, args, dtype, keys, least, gate)
+                                     : attend_any<float>(context, args, dtype, keys, least, gate);
 }
 
 bool starts_on_16_bytes(const TensorView& view) {
@@ -114,7 +121,7 @@ bool fits_whole(const TensorView& q, const TensorView& out, DType keys, std::int
 bool fits_tiles(const PagedAttentionArgs& args) {
   const std::int64_t d = args.kv.keys.dim(3);
   return args.kv.keys.dtype == DType::bf16 && (d == 64 || d == 128 || d == 256) && starts_on_16_bytes(args.q) &&
-         starts_on_16_bytes(args.out);
+         starts_on_16_bytes(args.out) && (!args.gate.pointer || rows_on_16_bytes(args.gate));
 }
 
 // Whether no two heads share keys.
@@ -126,8 +133,8 @@ bool attention_alone_cuda_fits(const PagedAttentionArgs& args) {
   const auto fits = [](const TensorView& view) {
     return !view.pointer || (view.dtype == DType::bf16 && starts_on_16_bytes(view));
   };
-  return fits_tiles(args) && args.kv.keys.dim(3) == kAttentionWholeHeadDim && are_alone(args.q, args.kv.keys) &&
-         fits(args.new_keys) && fits(args.new_values);
+  return fits_tiles(args) && !args.gate.pointer && args.kv.keys.dim(3) == kAttentionWholeHeadDim &&
+         are_alone(args.q, args.kv.keys) && fits(args.new_keys) && fits(args.new_values);
 }
 
 bool attention_paged_cuda_fits(const OpContext&, const PagedAttentionArgs& args) {
@@ -140,14 +147,14 @@ Status attention_paged_cuda(OpContext& context, const PagedAttentionArgs& args) 
   if (tokens == 0) return {};
   const Pages pages = pages_of(args.kv);
   const DType dtype = args.kv.keys.dtype;
-  if (!fits_tiles(args)) return attend_any(context, args, dtype, pages, 0);
+  if (!fits_tiles(args)) return attend_any(context, args, dtype, pages, 0, args.gate);
   const bool alone = attention_alone_cuda_fits(args);
   if (tokens == rows)
     return alone ? attention_alone_cuda(context, args, tokens) : attention_decode_cuda(context, args, true);
   // Rows of one token keep the kernel, and the bits, that they have in a step without prompts.
   if (rows > 1) MSTAR_TRY(alone ? attention_alone_cuda(context, args, 1) : attention_decode_cuda(context, args, false));
   return args.q.dtype == DType::bf16 ? attention_prefill_cuda(context, args, 2)
-                                     : attend_any(context, args, dtype, pages, 2);
+                                     : attend_any(context, args, dtype, pages, 2, args.gate);
 }
 
 bool attention_slots_cuda_fits(const OpContext&, const SlotAttentionArgs& args) {

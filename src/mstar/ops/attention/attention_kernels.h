@@ -1,7 +1,6 @@
 // The kernels of attention, for its tables.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "mstar/ops/attention/attention.h"
@@ -10,15 +9,6 @@ namespace mstar {
 Status attention_dense_cpu(OpContext& context, const DenseAttentionArgs& args);
 Status attention_paged_cpu(OpContext& context, const PagedAttentionArgs& args);
 Status attention_slots_cpu(OpContext& context, const SlotAttentionArgs& args);
-
-// On CUDA a query of a row of one token is attended in splits of so many keys, twice as many where a row would need
-// more splits than there are, and so on.
-inline constexpr int kAttentionSplitKeys = 64;
-inline constexpr int kAttentionMaxSplits = 64;
-inline int attention_max_splits(std::int64_t max_context) {
-  return static_cast<int>(
-      std::clamp<std::int64_t>((max_context + kAttentionSplitKeys - 1) / kAttentionSplitKeys, 1, kAttentionMaxSplits));
-}
 
 // ---- defined where the build has CUDA
 // head_dim <= 256, q and out of one type.
@@ -37,9 +27,9 @@ Status attention_slots_cuda(OpContext& context, const SlotAttentionArgs& args);
 // Besides: k and v of q's type, their tokens equally far apart and on 16 bytes, head_dim a multiple of 16.
 bool attention_dense_cuda_fits(const OpContext& context, const DenseAttentionArgs& args);
 Status attention_dense_cuda(OpContext& context, const DenseAttentionArgs& args);
-// For heads that share no keys (as many kv heads), bf16 keys, head_dim kAttentionWholeHeadDim, rows on 16 bytes; bf16
-// queries of slots. Rows of at most `most` tokens. With new_keys (of bf16, on 16 bytes) those of the step are read from
-// there, and the kernel writes them to the pages.
+// For heads that share no keys (as many kv heads) and have no gate, bf16 keys, head_dim kAttentionWholeHeadDim, rows on
+// 16 bytes; bf16 queries of slots. Rows of at most `most` tokens. With new_keys (of bf16, on 16 bytes) those of the
+// step are read from there, and the kernel writes them to the pages.
 bool attention_alone_cuda_fits(const PagedAttentionArgs& args);
 Status attention_alone_cuda(OpContext& context, const PagedAttentionArgs& args, int most);
 Status attention_alone_cuda(OpContext& context, const SlotAttentionArgs& args, int most);

@@ -161,7 +161,7 @@ __device__ inline int place_of_block() {
 template <int kHeadDim>
 __global__ void __launch_bounds__(kTileThreads, 2)
     attend_tiles(TokenHeads<const bf16> q, const std::int32_t* offsets, int num_rows, Pages pages, int group, int least,
-                 float factor, TokenHeads<bf16> out) {
+                 float factor, HeadGate<bf16> gate, TokenHeads<bf16> out) {
   extern __shared__ __align__(16) unsigned char shared[];
   auto& memory = *reinterpret_cast<TileMemory<kHeadDim>*>(shared);
   const int place = place_of_block(), kv_head = place % pages.kv_heads;
@@ -240,11 +240,18 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     if (own[half] >= num_pairs) continue;
     const float scale = total > 0 ? 1.0f / total : 0.0f;
     const int pair = tile.first_pair + own[half];
-    bf16* const to =
-        out.data + (tile.begin + pair / group) * out.token_stride + (kv_head * group + pair % group) * kHeadDim + 2 * t;
+    const int token = tile.begin + pair / group, head = kv_head * group + pair % group;
+    bf16* const to = out.data + token * out.token_stride + head * kHeadDim + 2 * t;
+    const bf16* const gates = gate.data ? gate.at(token, head) + 2 * t : nullptr;
 #pragma unroll
-    for (int n = 0; n < kHeadDim / 8; ++n)
-      store_pair(to + n * 8, sums[n][2 * half] * scale, sums[n][2 * half + 1] * scale);
+    for (int n = 0; n < kHeadDim / 8; ++n) {
+      float x = sums[n][2 * half] * scale, y = sums[n][2 * half + 1] * scale;
+      if (gates) {
+        const float2 pair_of_gates = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(gates + n * 8));
+        x = gated<bf16>(x, pair_of_gates.x), y = gated<bf16>(y, pair_of_gates.y);
+      }
+      store_pair(to + n * 8, x, y);
+    }
   }
 }
 
@@ -258,7 +265,7 @@ Status launch(OpContext& context, const PagedAttentionArgs& args, int least) {
   allow_shared(attend_tiles<kHeadDim>, kBytes);
   launch_kernel(context, attend_tiles<kHeadDim>, dim3(tiles * pages.kv_heads), kTileThreads, kBytes,
                 token_heads_of<const bf16>(args.q), args.rows.offsets, args.rows.num_rows, pages, group, least,
-                args.scale * 1.44269504088896341f, token_heads_of<bf16>(args.out));
+                args.scale * 1.44269504088896341f, head_gate_of<bf16>(args.gate), token_heads_of<bf16>(args.out));
   return cuda_launch_status("attention_paged of many tokens");
 }
 

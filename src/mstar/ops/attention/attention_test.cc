@@ -7,6 +7,7 @@
 #include <random>
 
 #include "mstar/ops/attention/attention_cases.h"
+#include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/kv_append/kv_append.h"
 #include "mstar/ops/op_test_support.h"
 #include "mstar/ops/op_test_targets.h"
@@ -127,7 +128,8 @@ class PagedRows {
   }
 
   // Tokens [from[r], to[r]) of each row: appended, then attended. Returns [tokens, heads * d].
-  Guarded step(Host& host, const std::vector<std::int32_t>& from, const std::vector<std::int32_t>& to) {
+  Guarded step(Host& host, const std::vector<std::int32_t>& from, const std::vector<std::int32_t>& to,
+               TensorView gate = {}) {
     std::vector<std::int32_t> counts;
     std::vector<float> q, k, v;
     const auto append = [](std::vector<float>& out, const std::vector<float>& all, std::int64_t begin, std::int64_t end,
@@ -151,6 +153,7 @@ class PagedRows {
     args.kv = kv_;
     args.scale = scale();
     args.out = TensorView(out.view().pointer, DType::f32, {offsets.back(), c_.heads, c_.d});
+    args.gate = gate;
     EXPECT_TRUE(attention_paged(host.context(), args));
     EXPECT_TRUE(out.guards_intact());
     return out;
@@ -228,6 +231,46 @@ TEST(PagedAttention, ChunksBatchesPagesAndThreadsKeepTheBits) {
       }
     }
   });
+}
+
+TEST(PagedAttention, AGateScalesTheOutput) {
+  on_every_target([&] {
+    const AttentionCase c{4, 2, 64, {17, 1, 0, 3}, {0, 140, 5, 15}};
+    const std::int64_t tokens = 21;
+    Host host(2);
+    PagedRows rows(c, 16, DType::f32);
+    rows.step(host, {0, 0, 0, 0}, c.before);
+    Guarded plain = rows.step(host, c.before, rows.totals());
+    // A head's gate beside its query, as of one projection.
+    auto fused = random_floats(tokens * 2 * c.heads * c.d, 9, 3.0f);
+    TensorView gate(fused.data() + c.d, DType::f32, {tokens, c.heads, c.d});
+    gate.strides = {2 * c.heads * c.d, 2 * c.d, 1};
+    const Guarded got = rows.step(host, c.before, rows.totals(), gate);
+    const TensorView scaled(plain.view().pointer, DType::f32, {tokens, c.heads, c.d});
+    ASSERT_TRUE(sigmoid_mul(host.context(), {.gate = gate, .x = scaled, .out = scaled}));
+    EXPECT_TRUE(got.equals(plain));
+    const double g = fused[static_cast<std::size_t>(20 * 2 * c.heads * c.d + 3 * 2 * c.d + c.d + 5)];
+    EXPECT_NEAR(got.at(20, 3 * c.d + 5), rows.expected(3, 17, 3)[5] / (1 + std::exp(-g)), 1e-5);
+  });
+}
+
+TEST(PagedAttention, RefusesAGateOfOtherHeads) {
+  Host host;
+  std::vector<float> q(16), out(16), memory(16 * 16), gates(32);
+  const std::vector<std::int32_t> offsets = {0, 1}, table = {0}, lengths = {1};
+  PagedAttentionArgs args;
+  args.kv.keys = args.kv.values = TensorView(memory.data(), DType::f32, {1, 16, 1, 16});
+  args.kv.page_table = table.data();
+  args.kv.lengths = lengths.data();
+  args.kv.max_pages = 1;
+  args.kv.page_tokens = 16;
+  args.q = heads_view(q, 1, 16);
+  args.out = heads_view(out, 1, 16);
+  args.rows = ragged(offsets);
+  args.gate = heads_view(gates, 2, 16);
+  EXPECT_FALSE(attention_paged(host.context(), args));
+  args.gate = TensorView(gates.data(), DType::f32, {1, 1, 16});
+  EXPECT_TRUE(attention_paged(host.context(), args));
 }
 
 TEST(PagedAttention, InstructionSetsGiveTheSameBits) {

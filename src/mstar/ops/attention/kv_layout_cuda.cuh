@@ -28,6 +28,8 @@ struct Pages {
   __host__ __device__ int capacity() const { return max_pages * page_tokens; }
   // Keys that token `i` of a row with `count` here sees; what lies past the row's pages cannot be read.
   __device__ int num_keys(int row, int count, int i) const { return min(lengths[row] - count + i + 1, capacity()); }
+  // Those that the step's kernels do not write.
+  __device__ int num_old_keys(int row, int count) const { return max(min(lengths[row] - count, capacity()), 0); }
 };
 
 // Slots as a kernel sees them.
@@ -46,6 +48,8 @@ struct Slots {
   __host__ __device__ int capacity() const { return max_tokens; }
   // Every token sees them all.
   __device__ int num_keys(int row, int, int) const { return min(lengths[row], max_tokens); }
+  // The kernel in front may have stored them.
+  __device__ int num_old_keys(int, int) const { return 0; }
 };
 
 // Keys and values of the call's own tokens, [tokens, kv_heads, head_dim], tokens apart.

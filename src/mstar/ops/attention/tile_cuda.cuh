@@ -16,7 +16,7 @@
 
 namespace mstar::cuda {
 
-inline constexpr int kTileKeys = kAttentionSplitKeys;
+inline constexpr int kTileKeys = 64;
 inline constexpr int kTileThreads = 128;  // four warps
 inline constexpr int kTileWarps = kTileThreads / kWarp;
 
@@ -29,6 +29,40 @@ struct TokenHeads {
 template <class T>
 TokenHeads<T> token_heads_of(const TensorView& view) {
   return {static_cast<T*>(view.pointer), view.stride(0)};
+}
+
+// What scales each element of the output, if anything: heads may lie apart.
+template <class T>
+struct HeadGate {
+  const T* data = nullptr;
+  std::int64_t token_stride = 0, head_stride = 0;
+  __device__ const T* at(int token, int head) const { return data + token * token_stride + head * head_stride; }
+};
+template <class T>
+HeadGate<T> head_gate_of(const TensorView& view) {
+  if (!view.pointer) return {};
+  return {static_cast<const T*>(view.pointer), view.stride(0), view.stride(1)};
+}
+// sigmoid(gate) x
+template <class T>
+__device__ inline float gated(float x, float gate) {
+  if constexpr (std::is_same_v<T, float>) return x / (1.0f + expf(-gate));
+  return __fdividef(x, 1.0f + __expf(-gate));
+}
+
+struct Row {
+  int index = 0, begin = 0, count = 0;
+};
+// The row that `token` is in; called by whole warps.
+__device__ inline Row find_row(const std::int32_t* offsets, int num_rows, int token) {
+  const int lane = threadIdx.x % kWarp;
+  int row = 0;
+  for (int base = 0; base < num_rows; base += kWarp)
+    row += __popc(
+        __ballot_sync(kAllLanes, base + lane < num_rows && offsets[min(base + lane, num_rows - 1) + 1] <= token));
+  row = min(row, num_rows - 1);
+  const int begin = offsets[row];
+  return {row, begin, offsets[row + 1] - begin};
 }
 
 // Rows of a tile lie so far apart that the eight rows that ldmatrix reads at once fall into different banks.

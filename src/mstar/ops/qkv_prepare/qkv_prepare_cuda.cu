@@ -26,9 +26,7 @@ struct Preparation {
 
 // A head's unit of each lane, normalised.
 template <class T>
-__device__ inline void normalise(const Preparation<T>& p, const float* weight, int at, float (&values)[kUnit]) {
-  float gains[kUnit];
-  load_unit(weight + at, p.pages.head_dim - at, true, gains);
+__device__ inline void normalise(const Preparation<T>& p, const float (&gains)[kUnit], float (&values)[kUnit]) {
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kUnit; ++i) squares = __fmaf_rn(values[i], values[i], squares);
@@ -38,38 +36,66 @@ __device__ inline void normalise(const Preparation<T>& p, const float* weight, i
     values[i] = __fmul_rn(__fmul_rn(values[i], inverse), __fadd_rn(gains[i], p.weight_offset));
 }
 
-// Turns a head's pairs; `head` is the warp's.
-template <class T>
-__device__ inline void rotate(const Preparation<T>& p, int token, float* head) {
-  const auto position = static_cast<float>(p.positions[token]);
-  for (int pair = threadIdx.x % kWarp; pair < p.pairs; pair += kWarp) {
-    float sine, cosine;
-    sincosf(__fmul_rn(position, p.inverse_frequencies[pair]), &sine, &cosine);
-    float* const at = head + pair * p.step;
-    const float a = at[0], b = at[p.apart];
-    at[0] = __fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine));
-    at[p.apart] = __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine));
+// The turns of a lane's pairs: lane, lane + 32 and so on.
+struct Turns {
+  static constexpr int kMost = kMostHeadDim / 2 / kWarp;
+  float sine[kMost], cosine[kMost];
+  template <class T>
+  __device__ Turns(const Preparation<T>& p, int token) {
+    const auto position = static_cast<float>(p.positions[token]);
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      const int pair = i * kWarp + static_cast<int>(threadIdx.x) % kWarp;
+      if (pair < p.pairs) sincosf(__fmul_rn(position, p.inverse_frequencies[pair]), &sine[i], &cosine[i]);
+    }
   }
+  // `head` is the warp's.
+  template <class T>
+  __device__ void turn(const Preparation<T>& p, float* head) const {
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      const int pair = i * kWarp + static_cast<int>(threadIdx.x) % kWarp;
+      if (pair >= p.pairs) continue;
+      float* const at = head + pair * p.step;
+      const float a = at[0], b = at[p.apart];
+      at[0] = __fsub_rn(__fmul_rn(a, cosine[i]), __fmul_rn(b, sine[i]));
+      at[p.apart] = __fadd_rn(__fmul_rn(b, cosine[i]), __fmul_rn(a, sine[i]));
+    }
+  }
+};
+
+// Where a head of a token goes in the pages, or -1: nowhere.
+__device__ inline std::int64_t place_of(const Pages& pages, const std::int32_t* offsets, int num_rows, int token,
+                                        int head) {
+  const int row = row_of(offsets, num_rows, token), position = pages.lengths[row] - (offsets[row + 1] - token);
+  return position < 0 || position >= pages.capacity() ? -1 : pages.at(row, position, head);
 }
 
 // One head of one token a warp: the query heads, then the key heads with their values.
 template <class T, class Element>
 __global__ void __launch_bounds__(kHeadsABlock* kWarp) prepare(Preparation<T> p) {
-  await_inputs();
   __shared__ __align__(16) float turned[kHeadsABlock][kMostHeadDim];
   const int heads = p.q.heads + p.k.heads, task = blockIdx.x * kHeadsABlock + threadIdx.x / kWarp;
   const int token = task / heads, head = task % heads;
-  if (token >= p.tokens) return;
+  // Weights and what the plan says were there before the kernels in front.
+  const bool real = token < p.tokens;
   const bool is_query = head < p.q.heads;
   const int head_dim = p.pages.head_dim, at = threadIdx.x % kWarp * kUnit, own = is_query ? head : head - p.q.heads;
   const int row = token * (is_query ? p.q.heads : p.k.heads) + own;
-  float values[kUnit];
+  float gains[kUnit] = {};
+  if (p.q_weight) load_unit((is_query ? p.q_weight : p.k_weight) + at, head_dim - at, true, gains);
+  const Turns turns(p, real ? token : 0);
+  const std::int64_t place = real && !is_query ? place_of(p.pages, p.offsets, p.num_rows, token, own) : -1;
+  await_inputs_after_next();
+  if (!real) return;
+  float values[kUnit], of_value[kUnit];
   load_unit((is_query ? p.q.row(row) : p.k.row(row)) + at, head_dim - at, true, values);
-  if (p.q_weight) normalise(p, is_query ? p.q_weight : p.k_weight, at, values);
+  if (!is_query) load_unit(p.v.row(row) + at, head_dim - at, true, of_value);
+  if (p.q_weight) normalise(p, gains, values);
   float* const mine = turned[threadIdx.x / kWarp];
   if (at < head_dim) store_unit(values, kUnit, true, mine + at);
   __syncwarp();
-  rotate(p, token, mine);
+  turns.turn(p, mine);
   __syncwarp();
   if (at >= head_dim) return;
   load_unit(mine + at, kUnit, true, values);
@@ -77,13 +103,9 @@ __global__ void __launch_bounds__(kHeadsABlock* kWarp) prepare(Preparation<T> p)
     store_unit(values, kUnit, true, p.q_out.row(row) + at);
     return;
   }
-  const int sequence = row_of(p.offsets, p.num_rows, token);
-  const int place = p.pages.lengths[sequence] - (p.offsets[sequence + 1] - token);
-  if (place < 0 || place >= p.pages.max_pages * p.pages.page_tokens) return;
-  const std::int64_t to = p.pages.at(sequence, place, own) + at;
-  store_unit(values, kUnit, true, static_cast<Element*>(p.pages.keys) + to);
-  load_unit(p.v.row(row) + at, kUnit, true, values);
-  store_unit(values, kUnit, true, static_cast<Element*>(p.pages.values) + to);
+  if (place < 0) return;
+  store_unit(values, kUnit, true, static_cast<Element*>(p.pages.keys) + place + at);
+  store_unit(of_value, kUnit, true, static_cast<Element*>(p.pages.values) + place + at);
 }
 
 }  // namespace
