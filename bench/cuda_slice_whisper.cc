@@ -144,7 +144,7 @@ struct WholeCase {
 
 // `bias` [2][heads * d], or nothing: of queries and of values.
 Status attend_dense(OpContext& ops, Place& place, const WholeCase& c, DType dtype, bool causal,
-                    std::vector<float> values, const std::vector<float>& bias = {}, bool groups = false) {
+                    std::vector<float> values, const std::vector<float>& bias = {}) {
   const auto offsets = offsets_of(c.counts);
   const std::int64_t tokens = offsets.back(), width = static_cast<std::int64_t>(c.heads + 2 * c.kv_heads) * c.d;
   const std::int64_t keys = static_cast<std::int64_t>(c.heads) * c.d;
@@ -165,8 +165,7 @@ Status attend_dense(OpContext& ops, Place& place, const WholeCase& c, DType dtyp
   args.causal = causal;
   const TensorView out = place.out(dtype, tokens, keys);
   args.out = as_heads(out, c.heads, c.d);
-  const auto run = [&] { return groups && !on_cpu ? attention_groups_cuda(ops, args) : attention_dense(ops, args); };
-  if (bias.empty()) return run();
+  if (bias.empty()) return attention_dense(ops, args);
   const TensorView biases = place.f32(bias, {2, keys});
   if (on_cpu) {
     MSTAR_TRY(attention_dense(ops, args));
@@ -174,7 +173,7 @@ Status attend_dense(OpContext& ops, Place& place, const WholeCase& c, DType dtyp
   }
   args.q_bias = biases.at(0);
   args.v_bias = biases.at(1);
-  return run();
+  return attention_dense(ops, args);
 }
 std::vector<float> fused_of(const WholeCase& c, std::uint32_t seed) {
   return draw(static_cast<std::int64_t>(offsets_of(c.counts).back()) * (c.heads + 2 * c.kv_heads) * c.d, seed);
@@ -198,28 +197,15 @@ void check_dense(Twins& twins) {
     twins.judge(name, whole, tolerance_of(dtype, 2e-5) * 1.5, relative_of(dtype) * 1.2);
     twins.judge(name + ", causal", causal, tolerance_of(dtype, 2e-5), relative_of(dtype));
   }
-  Difference groups;
-  for (const WholeCase& c : cases) {
-    if (c.heads != c.kv_heads || c.d != 64) continue;
-    twins.run([&](OpContext& ops,
-                  Place& place) { return attend_dense(ops, place, c, DType::bf16, false, fused_of(c, 5), {}, true); },
-              groups);
-    twins.run(
-        [&](OpContext& ops, Place& place) {
-          return attend_dense(ops, place, c, DType::bf16, false, fused_of(c, 7),
-                              draw(std::int64_t{2} * c.heads * c.d, 8), true);
-        },
-        groups);
-  }
-  twins.judge("attention_dense by warp groups", groups, 6e-3, 4.8e-3);
   Difference biased;
-  for (const WholeCase& c : {WholeCase{2, 2, 64, {63, 64, 65}, {}}, WholeCase{20, 20, 64, {200}, {}}})
-    twins.run(
-        [&](OpContext& ops, Place& place) {
-          return attend_dense(ops, place, c, DType::bf16, false, fused_of(c, 7),
-                              draw(std::int64_t{2} * c.heads * c.d, 8));
-        },
-        biased);
+  for (const WholeCase& c : cases)
+    if (c.heads == c.kv_heads && c.d == 64)
+      twins.run(
+          [&](OpContext& ops, Place& place) {
+            return attend_dense(ops, place, c, DType::bf16, false, fused_of(c, 7),
+                                draw(std::int64_t{2} * c.heads * c.d, 8));
+          },
+          biased);
   twins.judge("attention_dense with biases", biased, 6e-3, 4.8e-3);
   // A row's bits alone and among others.
   const WholeCase both{6, 6, 64, {300, 1500}, {}}, second{6, 6, 64, {1500}, {}};

@@ -64,14 +64,6 @@ void time_encoder(Report& report, Device& cuda) {
                                    .scale = 0.125f,
                                    .out = part_of(normed, 0, kHeads, kHeadDim)});
     });
-    const double groups_us = median_call_us(cuda, 8, [&](int) {
-      return attention_groups_cuda(ops, {.q = part_of(qkv, 0, kHeads, kHeadDim),
-                                         .k = part_of(qkv, kDim, kHeads, kHeadDim),
-                                         .v = part_of(qkv, 2 * kDim, kHeads, kHeadDim),
-                                         .rows = {on_device, rows, static_cast<int>(tokens)},
-                                         .scale = 0.125f,
-                                         .out = part_of(normed, 0, kHeads, kHeadDim)});
-    });
     const double gelu_us = median_call_us(cuda, 8, [&](int) {
       return activate(ops, {.x = hidden, .activation = Activation::gelu_erf, .out = hidden, .bias = bias});
     });
@@ -80,9 +72,9 @@ void time_encoder(Report& report, Device& cuda) {
     });
     const double flops = 4.0 * rows * kPositions * kPositions * kDim;
     std::string line = text(
-        "  %d windows: attention %7.1f us (%5.0f TFLOP/s), by groups %7.1f us (%5.0f)  norm %6.1f us (%4.2f TB/s)  "
+        "  %d windows: attention %7.1f us (%5.0f TFLOP/s)  norm %6.1f us (%4.2f TB/s)  "
         "gelu %6.1f us (%4.2f TB/s)",
-        rows, attention_us, flops / attention_us * 1e-6, groups_us, flops / groups_us * 1e-6, norm_us,
+        rows, attention_us, flops / attention_us * 1e-6, norm_us,
         static_cast<double>(tokens) * kDim * 6 / norm_us * 1e-6, gelu_us,
         static_cast<double>(tokens) * kDim * 16 / gelu_us * 1e-6);
     const auto product = [&](const char* name, int n, int k, const TensorView& from, const TensorView& to, bool adds) {

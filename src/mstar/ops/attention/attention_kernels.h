@@ -40,6 +40,4 @@ inline constexpr int kAttentionWholeHeadDim = 64;
 Status attention_decode_cuda(OpContext& context, const SlotAttentionArgs& args, bool all_tokens);
 Status attention_whole_cuda(OpContext& context, const SlotAttentionArgs& args, int least);
 Status attention_whole_cuda(OpContext& context, const DenseAttentionArgs& args);
-// The same for heads that share no keys.
-Status attention_groups_cuda(OpContext& context, const DenseAttentionArgs& args);
 }  // namespace mstar

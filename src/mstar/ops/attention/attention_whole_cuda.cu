@@ -1,12 +1,14 @@
-// Rows whose every query sees every key: an encoder's own tokens, and a prompt's over its slot. Tiles of 128 (token,
-// head) pairs that share a kv head walk the keys in tiles of 64 with a running maximum, as in Dao, "FlashAttention-2"
-// (2023): a warp has 32 pairs, so that each fragment of keys and values that it loads is multiplied twice. Products on
-// tensor cores from bf16, sums in f32; weights are rounded to bf16 before they meet the values.
+// Rows whose every query sees every key: an encoder's own tokens, and a prompt's over its slot. 128 queries of a head
+// walk the keys in tiles of 64 with a running maximum, as in Dao, "FlashAttention-2" (2023), by products of warp
+// groups: two of them have 64 queries each, read keys and values where they lie in shared memory, and hold the weights,
+// rounded to bf16, in registers. Three tiles of keys are on their way or in use. Two blocks share a multiprocessor, so
+// that one's exponentials pass while the other's products run.
 //
 // Keys go in the same tiles whatever the tile of queries: a query's bits do not depend on other rows, nor on how many
 // queries come along.
 #include "mstar/ops/attention/attention_kernels.h"
 #include "mstar/ops/attention/tile_cuda.cuh"
+#include "mstar/ops/hopper.cuh"
 
 namespace mstar {
 namespace {
@@ -15,63 +17,109 @@ using namespace cuda;
 using bf16 = __nv_bfloat16;
 
 constexpr int kHeadDim = kAttentionWholeHeadDim;
-constexpr int kStride = kTileStride<kHeadDim>;
-constexpr int kSets = 2;                             // of 16 pairs, of one warp
-constexpr int kPairs = kTileWarps * kSets * 16;      // of a block
-constexpr int kChunks = kHeadDim / 8;                // of 16 bytes in a row
-constexpr int kRowsAtOnce = kTileThreads / kChunks;  // that the block's threads copy together
-constexpr int kKeyTiles = kTileKeys / 8;
+constexpr int kGroupThreads = 128;
+constexpr int kGroups = 2;
+constexpr int kThreads = kGroups * kGroupThreads;
+constexpr int kGroupQueries = 64;
+constexpr int kQueries = kGroups * kGroupQueries;
+constexpr int kStages = 3;
+constexpr int kColumns = 8;                        // tiles of eight in 64
+constexpr int kRowChunks = kHeadDim / 8;           // of 16 bytes
+constexpr int kRowBytes = kHeadDim * 2;            // what a swizzle of 128 bytes spans
+constexpr int kTileBytes = kTileKeys * kRowBytes;  // 8 KiB
 
+// Rows of 128 bytes; chunk c of row r lies at c ^ (r % 8). Tiles begin on 1 KiB.
 struct Memory {
-  bf16 queries[kPairs * kStride];
-  bf16 keys[2][kTileKeys * kStride];
-  bf16 values[2][kTileKeys * kStride];
+  std::byte queries[kQueries * kRowBytes];
+  std::byte keys[kStages][kTileBytes];
+  std::byte values[kStages][kTileBytes];
 };
+constexpr std::size_t kSharedBytes = sizeof(Memory) + 1024;
 
-// A row's pairs are numbered token by token: pair p is token p / group, head p % group of the kv head.
+__device__ inline std::byte* chunk_at(std::byte* tile, int row, int chunk) {
+  return tile + row * kRowBytes + ((chunk ^ row % 8) << 4);
+}
+
+// Operands of products (hopper.cuh): along a row 16 elements further on are 32 bytes; down the rows 16 further on are
+// 2 KiB.
+constexpr std::uint64_t kAlongRow = 32 >> 4, kDownRows = 2048 >> 4;  // 16 elements, as operands count
+
+// What threads wrote to shared memory, for products after the block's next barrier.
+__device__ inline void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+#define MSTAR_SUMS(d)                                                                                          \
+  "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),     \
+      "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), \
+      "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), \
+      "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), \
+      "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+#define MSTAR_THIRTY_TWO                                                                                            \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
+  "%24, %25, %26, %27, %28, %29, %30, %31}"
+
+// d [64][64] = (add ? d : 0) + a [64][16] b [64][16]^T, both in shared memory, rows of a and b along the 16. A lane of
+// warp w holds of columns 8 j + lane % 4 * 2 and the next: row 16 w + lane / 4, then the one 8 below.
+__device__ inline void multiply_rows(float (&d)[kColumns][4], std::uint64_t a, std::uint64_t b, bool add) {
+  asm volatile(
+      "{.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " MSTAR_THIRTY_TWO ", %32, %33, add, 1, 1, 0, 0;}\n"
+      : MSTAR_SUMS(d)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+// d [64][64] += a [64][16] b [16][64]: a in registers as of mma.m16n8k16, rows of b along the 64.
+__device__ inline void multiply_weights(float (&d)[kColumns][4], const std::uint32_t (&a)[4], std::uint64_t b) {
+  asm volatile(
+      "{.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " MSTAR_THIRTY_TWO
+      ", {%32, %33, %34, %35}, %36, add, 1, 1, 1;}\n"
+      : MSTAR_SUMS(d)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+#undef MSTAR_THIRTY_TWO
+#undef MSTAR_SUMS
+
+// Keys [first, first + 64) of one head, `stride` elements apart; zeros from `num_keys` on.
+__device__ inline void copy_keys(std::byte* to, const bf16* head, std::int64_t stride, int first, int num_keys) {
+  constexpr int kRowsAtOnce = kThreads / kRowChunks;
+  const int chunk = threadIdx.x % kRowChunks;
+#pragma unroll
+  for (int i = 0; i < kTileKeys / kRowsAtOnce; ++i) {
+    const int own = i * kRowsAtOnce + threadIdx.x / kRowChunks;
+    const bool valid = first + own < num_keys;
+    copy_16_async(chunk_at(to, own, chunk), head + (valid ? (first + own) * stride : 0) + chunk * 8, valid);
+  }
+}
+
+// Tokens [first, first + 128) of the row that `index` is a tile of, of rows with at least `least` tokens, or row -1.
 struct QueryTile {
   int row = -1;
   int begin = 0, num_tokens = 0;  // of the row
-  int first_pair = 0;
+  int first = 0;
 };
-
-// Tile `index` of all rows that have at least `least` tokens.
-__device__ inline QueryTile find_tile(const std::int32_t* offsets, int num_rows, int group, int least, int index) {
+__device__ inline QueryTile find_tile(const std::int32_t* offsets, int num_rows, int least, int index) {
   int before = 0;
   for (int row = 0; row < num_rows; ++row) {
     const int begin = offsets[row], n = offsets[row + 1] - begin;
-    const int tiles = n >= least ? (n * group + kPairs - 1) / kPairs : 0;
-    if (index < before + tiles) return {row, begin, n, (index - before) * kPairs};
+    const int tiles = n >= least ? (n + kQueries - 1) / kQueries : 0;
+    if (index < before + tiles) return {row, begin, n, (index - before) * kQueries};
     before += tiles;
   }
   return {};
 }
 
-// Keys [first, first + 64) of one head, `stride` elements apart; zeros from `num_keys` on.
-__device__ inline void copy_keys(bf16* to, const bf16* head, std::int64_t stride, int first, int num_keys) {
-  const int chunk = threadIdx.x % kChunks;
-#pragma unroll
-  for (int i = 0; i < kTileKeys / kRowsAtOnce; ++i) {
-    const int own = i * kRowsAtOnce + threadIdx.x / kChunks;
-    const bool valid = first + own < num_keys;
-    copy_16_async(to + own * kStride + chunk * 8, head + (valid ? (first + own) * stride : 0) + chunk * 8, valid);
-  }
-}
-
-// Of 16 pairs: this lane's parts belong to rows lane / 4 and lane / 4 + 8.
-struct PairSet {
-  std::uint32_t queries[kHeadDim / 16][4];
-  float sums[kHeadDim / 8][4] = {};
-  float largest[2] = {-INFINITY, -INFINITY};  // of the scores before they are scaled
+struct Running {
+  float largest[2] = {-INFINITY, -INFINITY};  // of rows lane / 4 and 8 below, before scores are scaled
   float total[2] = {};                        // of this lane's keys
 };
 
-// Scores to weights; the sums so far are brought to the new maximum. Keys from `limit` on are hidden.
-__device__ inline void weigh(float (&scores)[kKeyTiles][4], PairSet& set, int limit, float factor) {
+// Scores to weights, packed for the product with the values; the sums so far are brought to the new maximum. Keys from
+// `limit` on are hidden.
+__device__ inline void weigh(float (&scores)[kColumns][4], float (&sums)[kColumns][4], Running& running, int limit,
+                             float factor, std::uint32_t (&weights)[kTileKeys / 16][4]) {
   const int t = threadIdx.x % 4;
   if (limit < kTileKeys) {
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (n * 8 + 2 * t + i % 2 >= limit) scores[n][i] = -INFINITY;
@@ -79,186 +127,156 @@ __device__ inline void weigh(float (&scores)[kKeyTiles][4], PairSet& set, int li
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float most = set.largest[half];
+    float most = running.largest[half];
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) most = fmaxf(most, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+    for (int n = 0; n < kColumns; ++n) most = fmaxf(most, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));  // finite: a tile has a key
-    const float correction = power_of_two((set.largest[half] - most) * factor), base = most * factor;
-    set.largest[half] = most;
-    float total = set.total[half] * correction;
+    const float correction = power_of_two((running.largest[half] - most) * factor), base = most * factor;
+    running.largest[half] = most;
+    float total = running.total[half] * correction;
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& score = scores[n][2 * half + i];
         score = power_of_two(fmaf(score, factor, -base));
         total += score;
+        sums[n][2 * half + i] *= correction;
       }
     }
-    set.total[half] = total;
-#pragma unroll
-    for (int n = 0; n < kHeadDim / 8; ++n) set.sums[n][2 * half] *= correction, set.sums[n][2 * half + 1] *= correction;
+    running.total[half] = total;
   }
-}
-
-// One tile of keys for one warp's pairs.
-__device__ inline void attend_tile(PairSet (&sets)[kSets], const bf16* keys, const bf16* values, int limit,
-                                   float factor) {
-  const int lane = threadIdx.x % kWarp;
-  float scores[kSets][kKeyTiles][4];
-#pragma unroll
-  for (int s = 0; s < kSets; ++s) {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[s][n][i] = 0;
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < kHeadDim / 16; ++k) {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; n += 2) {
-      std::uint32_t b[4];
-      load_matrices(b, key_rows<kHeadDim>(keys, n * 8, k * 16, lane));
-#pragma unroll
-      for (int s = 0; s < kSets; ++s) {
-        multiply_add(scores[s][n], sets[s].queries[k], b[0], b[1]);
-        multiply_add(scores[s][n + 1], sets[s].queries[k], b[2], b[3]);
-      }
-    }
-  }
-#pragma unroll
-  for (int s = 0; s < kSets; ++s) weigh(scores[s], sets[s], limit, factor);
 #pragma unroll
   for (int k = 0; k < kTileKeys / 16; ++k) {
-    std::uint32_t a[kSets][4];
-#pragma unroll
-    for (int s = 0; s < kSets; ++s) {
-      a[s][0] = pack_pair(scores[s][2 * k][0], scores[s][2 * k][1]);
-      a[s][1] = pack_pair(scores[s][2 * k][2], scores[s][2 * k][3]);
-      a[s][2] = pack_pair(scores[s][2 * k + 1][0], scores[s][2 * k + 1][1]);
-      a[s][3] = pack_pair(scores[s][2 * k + 1][2], scores[s][2 * k + 1][3]);
-    }
-#pragma unroll
-    for (int n = 0; n < kHeadDim / 8; n += 2) {
-      std::uint32_t b[4];
-      load_matrices_transposed(b, value_rows<kHeadDim>(values, k * 16, n * 8, lane));
-#pragma unroll
-      for (int s = 0; s < kSets; ++s) {
-        multiply_add(sets[s].sums[n], a[s], b[0], b[1]);
-        multiply_add(sets[s].sums[n + 1], a[s], b[2], b[3]);
-      }
-    }
+    weights[k][0] = pack_pair(scores[2 * k][0], scores[2 * k][1]);
+    weights[k][1] = pack_pair(scores[2 * k][2], scores[2 * k][3]);
+    weights[k][2] = pack_pair(scores[2 * k + 1][0], scores[2 * k + 1][1]);
+    weights[k][3] = pack_pair(scores[2 * k + 1][2], scores[2 * k + 1][3]);
   }
 }
 
-// Of a head that shares its keys with no other; or nulls.
+// Adds a bias of eight dimensions to a chunk of bf16 in shared memory.
+__device__ inline void add_to_chunk(std::byte* chunk, const float* bias) {
+  std::uint32_t words[4];
+  memcpy(words, chunk, sizeof(words));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float low = __uint_as_float(words[i] << 16), high = __uint_as_float(words[i] & 0xffff0000u);
+    words[i] = pack_pair(low + bias[2 * i], high + bias[2 * i + 1]);
+  }
+  *reinterpret_cast<uint4*>(chunk) = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// Of a head that shares its keys with no other.
 struct Biases {
-  const float* queries = nullptr;
+  const float* queries = nullptr;  // or null
   const float* values = nullptr;
 };
 
-// Adds the bias of dimensions 2t, 2t + 1 and the same 8 further on to a fragment of 16 dimensions.
-__device__ inline void add_bias(std::uint32_t (&queries)[4], const float* bias) {
-  const int t = threadIdx.x % 4;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    __nv_bfloat162 pair;
-    memcpy(&pair, &queries[i], sizeof(pair));
-    const float2 value = __bfloat1622float2(pair), added = *reinterpret_cast<const float2*>(bias + i / 2 * 8 + 2 * t);
-    queries[i] = pack_pair(value.x + added.x, value.y + added.y);
-  }
-}
-
-// Blocks (tile, kv head).
+// Blocks (tile, head); `group_heads` share a kv head.
 template <class Keys>
-__global__ void __launch_bounds__(kTileThreads, 2)
-    attend_whole(TokenHeads<const bf16> q, const std::int32_t* offsets, int num_rows, Keys source, int group, int least,
-                 float factor, Biases biases, TokenHeads<bf16> out) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  auto& memory = *reinterpret_cast<Memory*>(shared);
-  const int kv_head = blockIdx.y;
+__global__ void __launch_bounds__(kThreads, 2)
+    attend_groups(TokenHeads<const bf16> q, const std::int32_t* offsets, int num_rows, Keys source, int group_heads,
+                  int least, float factor, Biases biases, TokenHeads<bf16> out) {
+  extern __shared__ std::byte shared[];
+  auto& memory = *reinterpret_cast<Memory*>(shared + (1024 - shared_address(shared) % 1024) % 1024);
+  const int head = blockIdx.y;
   await_inputs();
-  const QueryTile tile = find_tile(offsets, num_rows, group, least, blockIdx.x);
+  const QueryTile tile = find_tile(offsets, num_rows, least, blockIdx.x);
   if (tile.row < 0) return;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
-  const int num_pairs = min(kPairs, tile.num_tokens * group - tile.first_pair);
+  const int num_queries = min(kQueries, tile.num_tokens - tile.first);
   const int num_keys = max(source.num_keys(tile.row, tile.num_tokens, 0), 0);
   const int num_tiles = (num_keys + kTileKeys - 1) / kTileKeys;
-  const std::int64_t head = source.at(tile.row, 0, kv_head), stride = source.stride();
-  const bf16* const keys = static_cast<const bf16*>(source.keys) + head;
-  const bf16* const values = static_cast<const bf16*>(source.values) + head;
+  const std::int64_t place = source.at(tile.row, 0, head / group_heads), stride = source.stride();
+  const bf16* const keys = static_cast<const bf16*>(source.keys) + place;
+  const bf16* const values = static_cast<const bf16*>(source.values) + place;
   const auto copy = [&](int index) {
-    copy_keys(memory.keys[index % 2], keys, stride, index * kTileKeys, num_keys);
-    copy_keys(memory.values[index % 2], values, stride, index * kTileKeys, num_keys);
+    if (index < num_tiles) {
+      copy_keys(memory.keys[index % kStages], keys, stride, index * kTileKeys, num_keys);
+      copy_keys(memory.values[index % kStages], values, stride, index * kTileKeys, num_keys);
+    }
+    commit_copies();
   };
 
-  for (int i = threadIdx.x; i < kPairs * kChunks; i += kTileThreads) {
-    const int own = i / kChunks, chunk = i % kChunks, pair = tile.first_pair + own;
-    const bf16* from = q.data;
-    if (own < num_pairs)
-      from += (tile.begin + pair / group) * q.token_stride + (kv_head * group + pair % group) * kHeadDim + chunk * 8;
-    copy_16_async(memory.queries + own * kStride + chunk * 8, from, own < num_pairs);
+  constexpr int kQueriesAtOnce = kThreads / kRowChunks;
+  const int chunk = threadIdx.x % kRowChunks;
+  const auto query_chunk = [&](int i) {
+    return chunk_at(memory.queries, i * kQueriesAtOnce + static_cast<int>(threadIdx.x) / kRowChunks, chunk);
+  };
+#pragma unroll
+  for (int i = 0; i < kQueries / kQueriesAtOnce; ++i) {
+    const int own = i * kQueriesAtOnce + static_cast<int>(threadIdx.x) / kRowChunks;
+    const bool valid = own < num_queries;
+    const std::int64_t token = tile.begin + tile.first + (valid ? own : 0);
+    copy_16_async(query_chunk(i), q.data + token * q.token_stride + head * kHeadDim + chunk * 8, valid);
   }
   commit_copies();
-  if (num_tiles > 0) copy(0);
-  commit_copies();
-  wait_copies<1>();
-  __syncthreads();
-  PairSet sets[kSets];
+  copy(0);
+  copy(1);
+  wait_copies<2>();
+  if (biases.queries) {
 #pragma unroll
-  for (int s = 0; s < kSets; ++s) {
-    const bf16* const query = memory.queries + ((warp * kSets + s) * 16 + lane % 16) * kStride + lane / 16 * 8;
-#pragma unroll
-    for (int k = 0; k < kHeadDim / 16; ++k) {
-      load_matrices(sets[s].queries[k], query + k * 16);
-      if (biases.queries) add_bias(sets[s].queries[k], biases.queries + kv_head * kHeadDim + k * 16);
-    }
+    for (int i = 0; i < kQueries / kQueriesAtOnce; ++i)
+      add_to_chunk(query_chunk(i), biases.queries + head * kHeadDim + chunk * 8);
   }
+
+  const int group = threadIdx.x / kGroupThreads;
+  const std::uint64_t queries = operand_at(address_in_shared(memory.queries + group * kGroupQueries * kRowBytes));
+  float sums[kColumns][4] = {}, scores[kColumns][4];
+  std::uint32_t weights[kTileKeys / 16][4];
+  Running running;
   for (int index = 0; index < num_tiles; ++index) {
-    if (index + 1 < num_tiles) copy(index + 1);
-    commit_copies();
     wait_copies<1>();
-    __syncthreads();  // this tile is there
-    attend_tile(sets, memory.keys[index % 2], memory.values[index % 2], num_keys - index * kTileKeys, factor);
-    __syncthreads();  // and read
+    show_to_products();
+    __syncthreads();  // this tile is there, and the last one has been read
+    copy(index + 2);
+    const std::uint64_t key_operand = operand_at(address_in_shared(memory.keys[index % kStages]));
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < kHeadDim / 16; ++k)
+      multiply_rows(scores, queries + k * kAlongRow, key_operand + k * kAlongRow, k > 0);
+    close_products();
+    wait_products<0>();
+    weigh(scores, sums, running, num_keys - index * kTileKeys, factor, weights);
+    const std::uint64_t value_operand = operand_at(address_in_shared(memory.values[index % kStages]));
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < kTileKeys / 16; ++k) multiply_weights(sums, weights[k], value_operand + k * kDownRows);
+    close_products();
+    wait_products<0>();
   }
   wait_copies<0>();
 
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroupThreads / kWarp, t = lane % 4;
 #pragma unroll
-  for (int s = 0; s < kSets; ++s) {
+  for (int half = 0; half < 2; ++half) {
+    float total = running.total[half];
+    total += __shfl_xor_sync(kAllLanes, total, 1);
+    total += __shfl_xor_sync(kAllLanes, total, 2);
+    const int own = group * kGroupQueries + warp * 16 + lane / 4 + half * 8;
+    if (own >= num_queries) continue;
+    const float scale = total > 0 ? 1.0f / total : 0.0f;
+    bf16* const to = out.data + (tile.begin + tile.first + own) * out.token_stride + head * kHeadDim + 2 * t;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int own = (warp * kSets + s) * 16 + g + half * 8;
-      float total = sets[s].total[half];
-      total += __shfl_xor_sync(kAllLanes, total, 1);
-      total += __shfl_xor_sync(kAllLanes, total, 2);
-      if (own >= num_pairs) continue;
-      const float scale = total > 0 ? 1.0f / total : 0.0f;
-      const int pair = tile.first_pair + own;
-      bf16* const to = out.data + (tile.begin + pair / group) * out.token_stride +
-                       (kv_head * group + pair % group) * kHeadDim + 2 * t;
-#pragma unroll
-      for (int n = 0; n < kHeadDim / 8; ++n) {
-        float2 added = make_float2(0, 0);
-        if (biases.values) added = *reinterpret_cast<const float2*>(biases.values + kv_head * kHeadDim + n * 8 + 2 * t);
-        *reinterpret_cast<std::uint32_t*>(to + n * 8) = pack_pair(fmaf(sets[s].sums[n][2 * half], scale, added.x),
-                                                                  fmaf(sets[s].sums[n][2 * half + 1], scale, added.y));
-      }
+    for (int n = 0; n < kColumns; ++n) {
+      float2 added = make_float2(0, 0);
+      if (biases.values) added = *reinterpret_cast<const float2*>(biases.values + head * kHeadDim + n * 8 + 2 * t);
+      *reinterpret_cast<std::uint32_t*>(to + n * 8) =
+          pack_pair(fmaf(sums[n][2 * half], scale, added.x), fmaf(sums[n][2 * half + 1], scale, added.y));
     }
   }
 }
 
 template <class Args, class Keys>
 Status launch(OpContext& context, const Args& args, const Keys& keys, int least, const Biases& biases = {}) {
-  const int group = static_cast<int>(args.q.dim(1)) / keys.kv_heads;
+  const int heads = static_cast<int>(args.q.dim(1));
   // No more tiles than these, however the tokens are spread over the rows.
-  const int tiles = args.rows.num_tokens * group / kPairs + args.rows.num_rows;
-  allow_shared(attend_whole<Keys>, sizeof(Memory));
-  launch_kernel(context, attend_whole<Keys>, dim3(tiles, keys.kv_heads), kTileThreads, sizeof(Memory),
-                token_heads_of<const bf16>(args.q), args.rows.offsets, args.rows.num_rows, keys, group, least,
-                args.scale * 1.44269504088896341f, biases, token_heads_of<bf16>(args.out));
+  const int tiles = args.rows.num_tokens / kQueries + args.rows.num_rows;
+  allow_shared(attend_groups<Keys>, kSharedBytes);
+  launch_kernel(context, attend_groups<Keys>, dim3(tiles, heads), kThreads, kSharedBytes,
+                token_heads_of<const bf16>(args.q), args.rows.offsets, args.rows.num_rows, keys, heads / keys.kv_heads,
+                least, args.scale * 1.44269504088896341f, biases, token_heads_of<bf16>(args.out));
   return cuda_launch_status("attention of whole rows");
 }
 
@@ -269,13 +287,9 @@ Status attention_whole_cuda(OpContext& context, const SlotAttentionArgs& args, i
 }
 
 Status attention_whole_cuda(OpContext& context, const DenseAttentionArgs& args) {
-  const DenseKeys keys{args.k.pointer,
-                       args.v.pointer,
-                       args.rows.offsets,
-                       args.k.stride(0),
-                       static_cast<int>(args.k.dim(1)),
-                       static_cast<int>(args.k.dim(2)),
-                       false};
+  const DenseKeys keys{
+      args.k.pointer, args.v.pointer, args.rows.offsets, args.k.stride(0), static_cast<int>(args.k.dim(1)),
+      kHeadDim,       false};
   return launch(context, args, keys, 1, {args.q_bias.data<float>(), args.v_bias.data<float>()});
 }
 
