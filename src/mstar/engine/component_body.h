@@ -84,10 +84,11 @@ struct RowDemand {
 };
 
 // A kind of step that may be captured: what each of its rows asks for. Also the demand of the rows that it is recorded
-// with and padded with.
+// with and padded with. Two kinds whose rows bring as many tokens differ in the walk or in RowDemand::shape_key.
 struct CaptureSpec {
   decl::WalkRef walk = {};  // none: rows of any walk
-  RowDemand row;            // its sources name values on the host that the body owns, alike in all its specs
+  RowDemand row;     // its sources name values on the host that the body owns; all items of a slot alike, in all specs
+  int max_rows = 0;  // of Capture::rows those up to this; 0: all
 };
 
 // The batch as the forward sees it.
@@ -129,8 +130,8 @@ class ComponentBody {
   // An Error fails the row. Host only; microseconds.
   virtual Result<RowDemand> declare(const RowInputs& row) = 0;
   // The kinds of step whose forward reads their rows through device memory alone: inputs, plan buffers, resources. On a
-  // device that captures, such a forward is recorded once for each bucket of Capture::rows and each plan slot, with
-  // rows of no request (their RowInputs name no run), and replayed for batches of up to as many rows. It must not
+  // device that captures, such a forward is run for each bucket of Capture::rows, recorded for it and each plan slot,
+  // with rows of no request (their RowInputs name no run), and replayed for batches of up to as many rows. It must not
   // allocate, wait, or read what the host changes.
   virtual std::vector<CaptureSpec> captures() const { return {}; }
   // Arena bytes that one step of this size needs, for use within one slice. Host only.

@@ -26,6 +26,11 @@ bool same_resources(const resource::RowDemand& a, const resource::RowDemand& b) 
   return a.tokens == b.tokens && a.context_tokens == b.context_tokens && a.samples == b.samples;
 }
 
+// The most rows of a kind, of as many as there may be at all.
+int rows_of(const CaptureSpec& spec, int max_rows) {
+  return spec.max_rows > 0 ? std::min(spec.max_rows, max_rows) : max_rows;
+}
+
 }  // namespace
 
 bool Engine::matches(const RowInputs& row, const RowDemand& demand, const CaptureSpec& spec) const {
@@ -90,7 +95,7 @@ Status Engine::allocate_static_memory(int max_rows) {
         std::int64_t items = 0;
         for (const SlotSource& each : spec.row.sources)
           if (each.slot == static_cast<int>(s)) items += each.items;
-        most = std::max(most, items * max_rows);
+        most = std::max(most, items * rows_of(spec, max_rows));
       }
       MSTAR_TRY_ASSIGN(StaticBlock block,
                        StaticBlock::allocate(device_, static_cast<std::size_t>(most) * item_bytes(input_slots_[s])));
@@ -99,7 +104,8 @@ Status Engine::allocate_static_memory(int max_rows) {
     }
     std::array<std::size_t, kNumGroups> bytes = {};
     for (const CaptureSpec& spec : captures_) {
-      const auto layout = OutputLayout::of(output_slots_, output_items(spec.row, output_slots_.size(), max_rows));
+      const auto layout =
+          OutputLayout::of(output_slots_, output_items(spec.row, output_slots_.size(), rows_of(spec, max_rows)));
       for (std::size_t group = 0; group < kNumGroups; ++group)
         bytes[group] = std::max(bytes[group], layout.bytes[group]);
     }
@@ -143,7 +149,7 @@ Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, i
   step.inputs.resize(static_cast<std::size_t>(rows));
   step.results.resize(static_cast<std::size_t>(rows));
   // Once for real: kernels are loaded and libraries set up before anything is recorded.
-  MSTAR_TRY(run_slices(step));
+  if (slot == 0) MSTAR_TRY(run_slices(step));
   device_.synchronize(stream);
   MSTAR_TRY(device_.begin_capture(stream));
   const Status ran = run_slices(step);
@@ -180,7 +186,7 @@ Status Engine::capture() {
     const CaptureSpec& spec = captures_[c];
     for (const int rows : sizes) {
       const int tokens = rows * spec.row.resources.tokens;
-      if (tokens > options_.limits.max_tokens) continue;
+      if (tokens > options_.limits.max_tokens || rows > rows_of(spec, rows)) continue;
       Graphs graphs{.spec = static_cast<int>(c)};
       Status recorded;
       for (int slot = 0; slot < resource::kNumSlots && recorded; ++slot) {

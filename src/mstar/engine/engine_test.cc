@@ -36,6 +36,7 @@ std::vector<std::int32_t> expected_tokens(const DecodeRequest& request) {
 }
 
 constexpr std::int32_t kPadding = 7;
+constexpr int kPromptTokens = 3;  // of prompts whose steps may be captured
 
 // What a kernel of the body below sees: device pointers and the sizes of its launch.
 struct Kernel {
@@ -54,8 +55,11 @@ struct Kernel {
   }
   void operator()() const {
     for (int r = 0; r < num_rows; ++r) {
-      if (kv.page_table[r * kv.max_pages] == 0)
-        *num_bad_padding += ids[offsets[r]] != kPadding || kv.lengths[r] != 1 || positions[offsets[r]] != 0;
+      if (kv.page_table[r * kv.max_pages] == 0) {
+        const int count = offsets[r + 1] - offsets[r];
+        const bool padded = std::all_of(ids + offsets[r], ids + offsets[r + 1], [](auto id) { return id == kPadding; });
+        *num_bad_padding += !padded || kv.lengths[r] != count || positions[offsets[r]] != 0;
+      }
       for (int t = offsets[r]; t < offsets[r + 1]; ++t) cell(r, positions[t]) = static_cast<float>(ids[t]);
       std::int64_t sum = 0;
       for (int p = 0; p < kv.lengths[r]; ++p) sum += static_cast<std::int64_t>(cell(r, p));
@@ -69,13 +73,17 @@ struct Recorded {
   std::vector<int> rows;              // of each forward that ran
   std::set<const void*> ids, tokens;  // memory that it was given
   int num_bad_padding = 0;            // rows of no request that held something else than padding
+  int captured_prompt_rows = 0;       // not a record: steps of up to so many prompts of kPromptTokens are captured too
 };
 
 // A decoder whose "kernel" is queued on the DeferredDevice.
 class CountingBody final : public ComponentBody {
  public:
   CountingBody(const DecoderDecl& d, Recorded& log)
-      : d_(d), log_(log), padding_(HostValue::i32(std::vector<std::int32_t>{kPadding})) {}
+      : d_(d),
+        log_(log),
+        padding_(HostValue::i32(std::vector<std::int32_t>{kPadding})),
+        prompt_padding_(HostValue::i32(std::vector<std::int32_t>(kPromptTokens, kPadding))) {}
   std::vector<SlotSpec> input_slots() const override { return {{.name = "ids", .dtype = DType::i32, .max_items = 64}}; }
   std::vector<SlotSpec> output_slots() const override {
     return {{.name = "echo", .dtype = DType::i32}, {.name = "token", .dtype = DType::i32, .to_host = true}};
@@ -85,7 +93,12 @@ class CountingBody final : public ComponentBody {
     const Value* ids = prompt ? prompt : row.value(d_.token);
     return demand(ids, prompt ? static_cast<int>(prompt->host.as<std::int32_t>().size()) : 1);
   }
-  std::vector<CaptureSpec> captures() const override { return {{.row = demand(&padding_, 1)}}; }
+  std::vector<CaptureSpec> captures() const override {
+    std::vector<CaptureSpec> out = {{.row = demand(&padding_, 1)}};
+    if (log_.captured_prompt_rows > 0)
+      out.push_back({.row = demand(&prompt_padding_, kPromptTokens), .max_rows = log_.captured_prompt_rows});
+    return out;
+  }
   std::size_t workspace_bytes(int, int) const override { return 256; }
   Status forward(Forward& step, int) override {
     auto& kv = static_cast<resource::PagedKvPool&>(step.resource(d_.kv));
@@ -109,13 +122,14 @@ class CountingBody final : public ComponentBody {
     out.resources.tokens = tokens;
     out.resources.restart = restart;
     out.resources.samples = true;
+    out.shape_key = tokens == kPromptTokens ? 1 : 0;
     out.sources = {{0, ids}};
     out.results = {{.slot = 1, .output = 0, .items = 1}, {.slot = 0, .output = -1, .items = 1}};
     return out;
   }
   const DecoderDecl& d_;
   Recorded& log_;
-  Value padding_;
+  Value padding_, prompt_padding_;
 };
 
 class EngineOnADeferredDevice : public testing::Test {
@@ -176,8 +190,8 @@ TEST_F(EngineOnADeferredDevice, EagerStepsWithAndWithoutRunningAhead) {
 
 TEST_F(EngineOnADeferredDevice, CapturesEachBucketForBothSlotsLargestFirst) {
   DecoderEngine decoder = make({1, 2, 4, 8, 16});
-  // 16 is over the limit of rows. Each bucket ran once for real and once recorded, in each slot.
-  EXPECT_EQ(log_.rows, (std::vector<int>{8, 8, 8, 8, 4, 4, 4, 4, 2, 2, 2, 2, 1, 1, 1, 1}));
+  // 16 is over the limit of rows. Each bucket ran once for real and was recorded in each slot.
+  EXPECT_EQ(log_.rows, (std::vector<int>{8, 8, 8, 4, 4, 4, 2, 2, 2, 1, 1, 1}));
   EXPECT_EQ(decoder.engine->buckets().size(), 4);
   EXPECT_EQ(log_.ids.size(), 2u);  // one static input a slot, whatever the bucket
   EXPECT_EQ(log_.tokens.size(), 2u);
@@ -197,6 +211,27 @@ TEST_F(EngineOnADeferredDevice, ReplaysGiveTheTokensOfEagerSteps) {
   EXPECT_EQ(counters.num_replays, 2 * 4 * 11 + 2);
   EXPECT_EQ(counters.num_padding_rows, 2 * (1 * 11 + 3 * 11));  // 3 rows in a bucket of 4, 5 in one of 8
   EXPECT_EQ(counters.num_host_syncs, counters.num_steps);
+}
+
+TEST_F(EngineOnADeferredDevice, StepsOfEqualPromptsReplayUpToTheirRows) {
+  log_.captured_prompt_rows = 4;
+  DecoderEngine decoder = make({1, 2, 4, 8});
+  EXPECT_EQ(decoder.engine->buckets().size(), 7);
+  const StepCounters& counters = decoder.engine->counters();
+  std::int64_t num_eager = 0;
+  for (const int count : {1, 2, 3, 4, 5, 2}) {
+    std::vector<DecodeRequest> requests = some_requests(count, 6);
+    for (int i = 0; i < count; ++i) requests[static_cast<std::size_t>(i)].prompt = {i + 1, 5, 2 * i};
+    expect_all(decoder, requests, {});
+    num_eager += count > 4;  // five prompts are more than were captured
+    EXPECT_EQ(counters.num_eager, num_eager) << count;
+  }
+  // Prompts of other lengths, alone and among equal ones, run eagerly; those behind them replay again.
+  expect_all(decoder, {{.prompt = {4, 5}, .max_tokens = 3}}, {});
+  expect_all(decoder, {{.prompt = {4, 5, 6}, .max_tokens = 3}, {.prompt = {7, 8}, .max_tokens = 3}}, {});
+  EXPECT_EQ(counters.num_eager, num_eager + 2);
+  expect_all(decoder, {{.prompt = {4, 5, 6}, .max_tokens = 3}}, {});
+  EXPECT_EQ(counters.num_eager, num_eager + 2);
 }
 
 TEST_F(EngineOnADeferredDevice, WarmStepsAllocateNothingAndCopyLittle) {

@@ -78,10 +78,14 @@ void average_channels(std::span<const float> interleaved, std::size_t num_channe
   }
 }
 
-// Halves, which only the mean of channels has, go up, as in FFmpeg.
+// Halves, which only the mean of channels has, go up, as in FFmpeg. A call of floor() would cost a third of the
+// decoding.
 void round_to_16_bits(std::span<float> samples) {
-  for (float& sample : samples)
-    sample = static_cast<float>(std::clamp(std::floor(sample * 32768.0 + 0.5), -32768.0, 32767.0) / 32768.0);
+  for (float& sample : samples) {
+    const double scaled = std::clamp(sample * 32768.0 + 0.5, -32768.0, 32767.0);
+    const auto towards_0 = static_cast<std::int32_t>(scaled);
+    sample = static_cast<float>(towards_0 - static_cast<std::int32_t>(scaled < towards_0)) / 32768.0f;
+  }
 }
 
 }  // namespace

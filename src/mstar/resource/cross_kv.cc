@@ -26,7 +26,7 @@ Result<std::unique_ptr<CrossKvPool>> CrossKvPool::create(const decl::CrossKv& sp
   MSTAR_TRY_ASSIGN(pool->storage_, Tensor::allocate(device, spec.dtype,
                                                     {spec.layers, 2, 1 + limits.max_requests, capacity_of(spec),
                                                      std::max(1, spec.kv_heads / limits.head_shards), spec.head_dim}));
-  // Rows that pad a captured step read the sink, which nobody writes.
+  // Rows that pad a captured step read the sink; steps that are recorded write it.
   if (device.id().backend != Backend::cpu)
     device.fill_zero(pool->storage_.view().pointer, pool->storage_.bytes(), device.default_stream());
   for (int i = limits.max_requests; i > 0; --i) pool->free_.push_back(i);

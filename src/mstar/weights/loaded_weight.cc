@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "mstar/base/check.h"
@@ -92,31 +93,25 @@ void write_row(const WeightPart& part, std::int64_t row, DType dtype, std::byte*
   }
 }
 
-// Writes rows one after the other into device memory: straight on the CPU, through a pinned block elsewhere.
+// Writes rows one after the other into device memory: straight on the CPU, through a block of ordinary memory
+// elsewhere. To pin one for each of a model's thousand small tensors would take longer than all that is copied.
 class RowWriter {
  public:
-  RowWriter(Device& device, std::byte* to, std::size_t row_bytes)
-      : device_(device), to_(to), row_bytes_(row_bytes), direct_(device.id().backend == Backend::cpu) {}
-  RowWriter(const RowWriter&) = delete;
-  RowWriter& operator=(const RowWriter&) = delete;
-  ~RowWriter() {
-    if (staging_) device_.release_host(staging_);
-  }
-  Status prepare() {
-    if (direct_) return ok_status();
-    capacity_ = std::max(kStagingBytes / std::max<std::size_t>(row_bytes_, 1), std::size_t{1}) * row_bytes_;
-    MSTAR_TRY_ASSIGN(void* const staging, device_.allocate_host(capacity_));
-    staging_ = static_cast<std::byte*>(staging);
-    return ok_status();
+  RowWriter(Device& device, std::byte* to, std::size_t row_bytes, std::int64_t num_rows)
+      : device_(device), to_(to), row_bytes_(row_bytes), direct_(device.id().backend == Backend::cpu) {
+    if (direct_) return;
+    const std::size_t most = std::max(kStagingBytes / std::max<std::size_t>(row_bytes_, 1), std::size_t{1});
+    capacity_ = std::min(most, static_cast<std::size_t>(num_rows)) * row_bytes_;
+    staging_ = std::make_unique_for_overwrite<std::byte[]>(capacity_);
   }
   std::byte* next_row() {
     if (direct_) return std::exchange(to_, to_ + row_bytes_);
     if (used_ + row_bytes_ > capacity_) flush();
-    return staging_ + std::exchange(used_, used_ + row_bytes_);
+    return staging_.get() + std::exchange(used_, used_ + row_bytes_);
   }
   void flush() {
     if (direct_ || used_ == 0) return;
-    device_.copy_to_device(to_, staging_, used_, device_.default_stream());
+    device_.copy_to_device(to_, staging_.get(), used_, device_.default_stream());
     device_.synchronize(device_.default_stream());
     to_ += std::exchange(used_, 0);
   }
@@ -126,7 +121,7 @@ class RowWriter {
   std::byte* to_;
   std::size_t row_bytes_;
   bool direct_;
-  std::byte* staging_ = nullptr;
+  std::unique_ptr<std::byte[]> staging_;
   std::size_t capacity_ = 0;
   std::size_t used_ = 0;
 };
@@ -198,8 +193,8 @@ Result<Tensor> LoadedWeight::to_tensor(Device& device, DType dtype) const {
   if (shape_.num_elements() == 0) return out;
   const std::int64_t row_elements = parts_.front().row_elements;
   std::vector<float> scratch(static_cast<std::size_t>(row_elements));
-  RowWriter writer(device, out.view().data<std::byte>(), static_cast<std::size_t>(row_elements) * dtype_bytes(dtype));
-  MSTAR_TRY(writer.prepare());
+  RowWriter writer(device, out.view().data<std::byte>(), static_cast<std::size_t>(row_elements) * dtype_bytes(dtype),
+                   shape_.num_elements() / row_elements);
   for (const WeightPart& part : parts_)
     for (std::int64_t row = 0; row < part.num_rows; ++row) write_row(part, row, dtype, writer.next_row(), scratch);
   writer.flush();

@@ -174,11 +174,13 @@ WhisperPorts declare_ports(Decl& d, const WhisperConfig& c, WhisperRefs& r, Whis
   w.seek = d.port({.name = "seek", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}});
   r.prompt = d.port({.name = "prompt", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {FromPlan{}}});
   w.language = d.port({.name = "language", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}});
-  r.pcm = d.port({.name = "pcm", .dtype = DType::pcm, .axes = {{"samples"}}});
+  if (!c.on_cuda()) {
+    r.pcm = d.port({.name = "pcm", .dtype = DType::pcm, .axes = {{"samples"}}});
+    r.mel_max = d.port({.name = "mel_max", .dtype = DType::f32, .axes = {{"one", 1}}});
+  }
   r.window = d.port({.name = "window", .dtype = DType::i32, .axes = {{"fields", kWindowFields}}, .travel = {Keep{}}});
-  r.mel_max = d.port({.name = "mel_max", .dtype = DType::f32, .axes = {{"one", 1}}});
   p.length = d.port({.name = "length", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
-  r.mel = d.port({.name = "mel", .dtype = DType::f32, .axes = {{"mels", c.num_mels}, {"frames", c.window_frames()}}});
+  r.mel = d.port({.name = "mel", .dtype = c.mels(), .axes = {{"mels", c.num_mels}, {"frames", c.window_frames()}}});
   r.states =
       d.port({.name = "states", .dtype = c.activations(), .axes = {{"positions", c.audio_positions}, {"dim", c.dim}}});
   r.context = d.port({.name = "context", .dtype = DType::i32, .axes = {{"one", 1}}});
@@ -198,32 +200,36 @@ WhisperPorts declare_ports(Decl& d, const WhisperConfig& c, WhisperRefs& r, Whis
   return p;
 }
 
-// Windows of one step of a GPU's encoder: more are no faster together, and whoever decodes waits for them.
-constexpr int kEncoderRows = 8;
+// Of the encoder each number: a padding row would cost as much as a window.
+const std::vector<int> kCapturedWindows = {1, 2, 3, 4, 5, 6, 7, kEncoderRows};
 const std::vector<int> kCapturedRows = {1, 2, 4, 8, 16, 24, 32, 48, 64};
 
-// On a GPU, which works beside the host, mels are made on the host: the pool has time, and a window's mels are no more
-// bytes to send than its samples.
-ComponentRef declare_features(Decl& d, const WhisperRefs& r, std::shared_ptr<const MelPlan> plan) {
-  if (!r.config->on_cuda()) return d.component(DeviceComponent{.name = "features", .build = build_whisper_features(r)});
-  return d.component(HostComponent{.name = "features", .make = [config = r.config, plan](const RequestParams&) {
-                                     return make_features_stage(config, plan);
-                                   }});
+// On a GPU, which works beside the host, mels are made on the host where the audio is decoded: the pool has time, and a
+// window's mels are no more bytes to send than its samples.
+void declare_listening(Decl& d, const WhisperRefs& r, std::shared_ptr<const MelPlan> plan, WhisperComponents& out) {
+  if (r.config->on_cuda()) {
+    out.audio = d.component(HostComponent{.name = "audio", .make = [config = r.config, plan](const RequestParams&) {
+                                            return make_window_stage(config, plan);
+                                          }});
+  } else {
+    out.audio = d.component(HostComponent{
+        .name = "audio", .make = [config = r.config](const RequestParams&) { return make_audio_stage(config); }});
+    out.features = d.component(DeviceComponent{.name = "features", .build = build_whisper_features(r)});
+  }
 }
 
 WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_ptr<const MelPlan> plan) {
   WhisperComponents out;
   const bool on_cuda = r.config->on_cuda();
   const DType compute = r.config->activations();
-  out.audio = d.component(HostComponent{
-      .name = "audio", .make = [config = r.config](const RequestParams&) { return make_audio_stage(config); }});
+  declare_listening(d, r, std::move(plan), out);
   out.segment = d.component(HostComponent{.name = "segment", .make = [config = r.config](const RequestParams& p) {
                                             return make_segment_stage(config, p);
                                           }});
-  out.features = declare_features(d, r, std::move(plan));
   out.encoder = d.component(DeviceComponent{.name = "encoder",
                                             .build = build_whisper_encoder(r),
                                             .homes = {"encoder."},
+                                            .capture = {.rows = on_cuda ? kCapturedWindows : std::vector<int>()},
                                             .compute = compute,
                                             .max_batch_rows = on_cuda ? kEncoderRows : 1,
                                             .run_ahead = false});  // decoders' steps come between two of its own
@@ -231,6 +237,7 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                           .build = build_whisper_cross(r),
                                           .homes = {"cross."},
                                           .uses = {r.cross_kv},
+                                          .capture = {.rows = on_cuda ? kCapturedWindows : std::vector<int>()},
                                           .compute = compute,
                                           .max_batch_rows = on_cuda ? kEncoderRows : 1,
                                           .run_ahead = false});  // a context cannot be taken back
@@ -250,10 +257,17 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
 void declare_walks(Decl& d, const WhisperRefs& r, const WhisperPorts& ports, const WhisperComponents& in,
                    WhisperWalks& w) {
   const auto hear = [&](std::vector<PortRef> decoder_out) {
-    return Sequential{{Run{in.audio, {ports.file, w.seek}, {r.pcm, r.window, r.mel_max, ports.length}},
-                       Run{in.features, {r.pcm, r.window, r.mel_max}, {r.mel}}, Run{in.encoder, {r.mel}, {r.states}},
-                       Run{in.cross, {r.states}, {r.context}},
-                       Run{in.decoder, {r.context, r.prompt}, std::move(decoder_out)}}};
+    Sequential all;
+    if (in.features.valid()) {
+      all.sections.emplace_back(Run{in.audio, {ports.file, w.seek}, {r.pcm, r.window, r.mel_max, ports.length}});
+      all.sections.emplace_back(Run{in.features, {r.pcm, r.window, r.mel_max}, {r.mel}});
+    } else {
+      all.sections.emplace_back(Run{in.audio, {ports.file, w.seek}, {r.mel, r.window, ports.length}});
+    }
+    all.sections.emplace_back(Run{in.encoder, {r.mel}, {r.states}});
+    all.sections.emplace_back(Run{in.cross, {r.states}, {r.context}});
+    all.sections.emplace_back(Run{in.decoder, {r.context, r.prompt}, std::move(decoder_out)});
+    return all;
   };
   const std::vector<PortRef> firsts = {r.first, r.first_score, r.no_speech};
   w.detect = d.walk("detect", hear({r.language_probs}));

@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
+#include "mstar/base/value.h"
 #include "mstar/models/whisper/whisper_config.h"
 #include "mstar/nn/linear.h"
 #include "mstar/ops/elementwise/elementwise.h"
@@ -73,6 +75,13 @@ inline float scale_of(const WhisperConfig& c) { return 1.0f / std::sqrt(static_c
 inline std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float) + 256; }
 inline std::size_t elements(DType dtype, std::int64_t count) {
   return static_cast<std::size_t>(count) * dtype_bytes(dtype) + 256;
+}
+
+// What captured rows are recorded with: a value of zeros on the host.
+inline Value zeros(DType dtype, const Dims& dims) {
+  std::size_t bytes = dtype_bytes(dtype);
+  for (const std::int64_t each : dims) bytes *= static_cast<std::size_t>(each);
+  return HostValue(dtype, dims, std::vector<std::byte>(bytes));
 }
 
 }  // namespace mstar::models::whisper

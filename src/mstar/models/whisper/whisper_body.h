@@ -14,6 +14,9 @@ struct WhisperRefs {
   std::shared_ptr<const WhisperConfig> config;  // owners: the declaration's closures and the bodies
 };
 
+// Windows of one step of a GPU's encoder: more are no faster together, and whoever decodes waits for them.
+inline constexpr int kEncoderRows = 8;
+
 // pcm [samples] f32 of the window padded for its mel frames, window i32 (kWindow*), mel_max [1] f32 (NaN: the window's
 // own)
 // -> mel [num_mels, window frames], normalised, 0 past the content.

@@ -82,24 +82,31 @@ class Decoder final : public engine::ComponentBody {
     if (detects(row)) {
       demand.results = {{.slot = 3, .output = 0, .items = static_cast<int>(c_.tokens.languages.size())}};
     } else if (prompt) {
-      demand.results = {{.slot = 0, .output = 0, .items = 1},
-                        {.slot = 1, .output = 1, .items = 1},
-                        {.slot = 2, .output = 2, .items = 1}};
+      demand.results = prompt_results();
+      if (prompt->host.as<std::int32_t>()[0] == c_.tokens.sot) demand.shape_key = kBarePrompt;
     } else {
       demand.results = {{.slot = 0, .output = 0, .items = 1}, {.slot = 1, .output = 1, .items = 1}};
     }
     return demand;
   }
 
-  // The steps of single tokens, on a GPU.
+  // The steps of single tokens, and of prompts without earlier text, on a GPU.
   std::vector<engine::CaptureSpec> captures() const override {
     if (!draws_) return {};
+    const Value& bare = c_.tokens.multilingual ? three_tokens_ : any_token_;
+    engine::CaptureSpec prompt;
+    prompt.row.sources = {{0, &bare}, {1, draws_->any_begin()}};
+    prompt.row.resources.tokens = static_cast<int>(bare.host.as<std::int32_t>().size());
+    prompt.row.resources.samples = true;
+    prompt.row.results = prompt_results();
+    prompt.row.shape_key = kBarePrompt;
+    prompt.max_rows = kEncoderRows;  // they come from its steps
     engine::CaptureSpec decode;
     decode.row.sources = {{0, &any_token_}, {1, draws_->any_begin()}};
     decode.row.resources.tokens = 1;
     decode.row.resources.samples = true;
     decode.row.results = {{.slot = 0, .output = 0, .items = 1}, {.slot = 1, .output = 1, .items = 1}};
-    return {decode};
+    return {decode, prompt};
   }
   DType activations() const override { return c_.activations(); }
 
@@ -182,6 +189,11 @@ class Decoder final : public engine::ComponentBody {
   };
   explicit Decoder(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
 
+  static std::vector<engine::SlotResult> prompt_results() {
+    return {{.slot = 0, .output = 0, .items = 1},
+            {.slot = 1, .output = 1, .items = 1},
+            {.slot = 2, .output = 2, .items = 1}};
+  }
   // A row that a step is recorded with has no run.
   bool detects(const RowInputs& row) const { return row.run && row.run->outputs[0] == refs_.language_probs; }
   // Rows of logits on 16 bytes.
@@ -263,6 +275,10 @@ class Decoder final : public engine::ComponentBody {
 
   // ---- on a GPU
 
+  // RowDemand::shape_key of a prompt that begins with the start token: what its step does hangs on the number of
+  // tokens.
+  static constexpr std::uint64_t kBarePrompt = 1;
+
   // Which tokens of a step need logits: the last of each row, those that draw first, and a prompt's start token, which
   // is another unless the prompt is that alone.
   struct Picked {
@@ -281,12 +297,14 @@ class Decoder final : public engine::ComponentBody {
         out.runs.push_back({.first_row = r, .first_draw = static_cast<int>(out.drawing.size())});
       ++out.runs.back().num_rows;
       out.drawing.push_back(r);
-      const Value* const prompt = step.row(r).value(refs_.prompt);
-      if (!prompt) continue;
-      const auto ids = prompt->host.as<std::int32_t>();
-      const auto sot = std::find(ids.begin(), ids.end(), c_.tokens.sot);
-      const auto at = sot == ids.end() ? ids.size() - 1 : static_cast<std::size_t>(sot - ids.begin());
-      out.prompts.emplace_back(r, step.token_offsets()[static_cast<std::size_t>(r)] + static_cast<std::int64_t>(at));
+      const std::int64_t begin = step.token_offsets()[static_cast<std::size_t>(r)];
+      if (step.demand(r).shape_key == kBarePrompt) {
+        out.prompts.emplace_back(r, begin);
+      } else if (const Value* const prompt = step.row(r).value(refs_.prompt)) {
+        const auto ids = prompt->host.as<std::int32_t>();
+        const auto sot = std::find(ids.begin(), ids.end(), c_.tokens.sot);
+        out.prompts.emplace_back(r, begin + (sot == ids.end() ? std::ssize(ids) - 1 : sot - ids.begin()));
+      }
     }
     return out;
   }
@@ -381,8 +399,10 @@ class Decoder final : public engine::ComponentBody {
   nn::Linear embedding_;
   std::vector<TokenRange> ranges_;
   std::unordered_map<RequestId, DecodingState> states_;
-  std::optional<DeviceDraws> draws_;                                // on a GPU
-  Value any_token_ = HostValue::i32(std::vector<std::int32_t>{0});  // what captured rows are recorded with
+  std::optional<DeviceDraws> draws_;  // on a GPU
+  // What captured rows are recorded with.
+  Value any_token_ = HostValue::i32(std::vector<std::int32_t>(1));
+  Value three_tokens_ = HostValue::i32(std::vector<std::int32_t>(3));
 };
 
 }  // namespace

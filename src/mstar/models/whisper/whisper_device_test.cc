@@ -17,6 +17,7 @@
 #include "mstar/models/whisper/whisper_draws.h"
 #include "mstar/models/whisper/whisper_dummy.h"
 #include "mstar/models/whisper/whisper_stages.h"
+#include "mstar/models/whisper/whisper_wav_fixture.h"
 #include "mstar/weights/weight_map.h"
 
 namespace mstar::models {
@@ -105,7 +106,12 @@ TEST_F(DummyWhisper, DeclaresCapturedStepsForAGpuAndTheHostsMels) {
   const auto on_gpu = declare_whisper(*made);
   ASSERT_TRUE(on_gpu) << on_gpu.error().message;
   EXPECT_EQ(on_gpu->validate(), std::vector<std::string>{});
-  EXPECT_TRUE(on_gpu->at(on_gpu->find_component("features")).on_host());
+  EXPECT_FALSE(on_gpu->find_component("features").valid());  // they are made where the audio is decoded
+  for (const char* name : {"encoder", "cross"}) {            // any number of windows without a padding row
+    const auto& rows = on_gpu->at(on_gpu->find_component(name)).device().capture.rows;
+    EXPECT_EQ(std::ssize(rows), kEncoderRows);
+    EXPECT_EQ(rows.back(), kEncoderRows);
+  }
   const auto& decoder = on_gpu->at(on_gpu->find_component("decoder")).device();
   EXPECT_FALSE(decoder.capture.rows.empty());
   EXPECT_TRUE(decoder.run_ahead);
@@ -116,43 +122,58 @@ TEST_F(DummyWhisper, DeclaresCapturedStepsForAGpuAndTheHostsMels) {
   EXPECT_FALSE(on_cpu->at(on_cpu->find_component("decoder")).device().run_ahead);
 }
 
+// In one run what the audio stage and the features of its window are, rounded to what the encoder takes.
 TEST_F(DummyWhisper, AHostStageMakesTheMelsOfAWindow) {
-  const auto made = source(small_config());
-  ASSERT_TRUE(made);
-  auto read = WhisperConfig::read(*made);
-  ASSERT_TRUE(read);
-  const auto config = std::make_shared<const WhisperConfig>(std::move(*read));
   auto plan = MelPlan::make(80);
   ASSERT_TRUE(plan);
   const auto shared = std::make_shared<const MelPlan>(std::move(*plan));
-  constexpr std::int64_t kFrames = 41, kSegment = 40;
-  std::vector<float> pcm(static_cast<std::size_t>(mel_samples(kFrames)));
-  for (std::size_t i = 0; i < pcm.size(); ++i) pcm[i] = std::sin(0.05f * static_cast<float>(i));
-  const std::vector<std::int32_t> window = {0, kSegment, kFrames, kSegment};
-  for (const float maximum : {std::numeric_limits<float>::quiet_NaN(), 3.0f}) {
-    const auto stage = make_features_stage(config, shared);
-    decl::HostInputs inputs;
-    inputs.ports = {{HostValue::pcm(pcm)}, {HostValue::i32(window)}, {HostValue::f32(std::vector<float>{maximum})}};
-    const auto got = stage->run(inputs);
-    ASSERT_TRUE(got) << got.error().message;
-    const HostValue& mel = got->ports[0][0];
-    EXPECT_EQ(mel.dims(), (std::vector<std::int64_t>{80, 100}));
+  for (const Backend backend : {Backend::cpu, Backend::cuda}) {
+    const auto made = source(small_config(), backend);
+    ASSERT_TRUE(made);
+    auto read = WhisperConfig::read(*made);
+    ASSERT_TRUE(read);
+    const auto config = std::make_shared<const WhisperConfig>(std::move(*read));
+    EXPECT_EQ(config->mels(), backend == Backend::cuda ? DType::bf16 : DType::f32);
+    for (const int num_samples : {6500, 40000}) {  // a part of a window, and two and a half
+      const auto stage = make_window_stage(config, shared), audio = make_audio_stage(config);
+      for (std::int32_t seek = 0; seek * kMelHopSamples + 1600 < num_samples; seek += 70) {
+        decl::HostInputs inputs;
+        inputs.ports = {{wav(num_samples)}, {HostValue::i32(std::vector<std::int32_t>{seek})}};
+        const auto got = stage->run(inputs), heard = audio->run(inputs);
+        ASSERT_TRUE(got && heard);
+        const auto window = heard->ports[1][0].as<std::int32_t>();
+        const std::int64_t segment = window[kWindowSegmentFrames], frames = window[kWindowMelFrames];
+        EXPECT_TRUE(std::ranges::equal(got->ports[1][0].as<std::int32_t>(), window));
+        EXPECT_EQ(got->ports[2][0].as<float>()[0], heard->ports[3][0].as<float>()[0]);
+        const HostValue& mel = got->ports[0][0];
+        EXPECT_EQ(mel.dims(), (std::vector<std::int64_t>{80, 100}));
+        ASSERT_EQ(mel.dtype(), config->mels());
 
-    auto device = make_cpu_device();
-    Arena no_arena;
-    OpContext ops{*device, {}, no_arena, nullptr};
-    std::vector<float> raw(80 * kFrames);
-    const TensorView out(raw.data(), DType::f32, {80, kFrames});
-    ASSERT_TRUE(
-        log_mel(ops, {shared.get(), TensorView(pcm.data(), DType::f32, {static_cast<std::int64_t>(pcm.size())}), out}));
-    const float largest = std::isnan(maximum) ? mel_maximum(out) : maximum;
-    for (std::int64_t m = 0; m < 80; ++m)
-      for (std::int64_t f = 0; f < 100; ++f) {
-        const float expected =
-            f < kSegment ? (std::max(raw[static_cast<std::size_t>(m * kFrames + f)], largest - 8.0f) + 4.0f) / 4.0f
-                         : 0.0f;
-        ASSERT_NEAR(mel.as<float>()[static_cast<std::size_t>(m * 100 + f)], expected, 1e-6f) << m << " " << f;
+        auto device = make_cpu_device();
+        Arena no_arena;
+        OpContext ops{*device, {}, no_arena, nullptr};
+        const auto pcm = heard->ports[0][0].as<float>();
+        std::vector<float> raw(static_cast<std::size_t>(80 * frames));
+        const TensorView out(raw.data(), DType::f32, {80, frames});
+        ASSERT_TRUE(log_mel(
+            ops, {shared.get(), TensorView(const_cast<float*>(pcm.data()), DType::f32, {std::ssize(pcm)}), out}));
+        const float maximum = heard->ports[2][0].as<float>()[0];
+        const float largest = std::isnan(maximum) ? mel_maximum(out) : maximum;
+        for (std::int64_t m = 0; m < 80; ++m)
+          for (std::int64_t f = 0; f < 100; ++f) {
+            const float expected =
+                f < segment ? (std::max(raw[static_cast<std::size_t>(m * frames + f)], largest - 8.0f) + 4.0f) / 4.0f
+                            : 0.0f;
+            const auto at = static_cast<std::size_t>(m * 100 + f);
+            if (backend == Backend::cuda) {
+              const auto* const values = reinterpret_cast<const BFloat16*>(mel.bytes().data());
+              ASSERT_NEAR(to_float(values[at]), expected, 0.004f * std::max(1.0f, std::abs(expected))) << m << " " << f;
+            } else {
+              ASSERT_NEAR(mel.as<float>()[at], expected, 1e-6f) << m << " " << f;
+            }
+          }
       }
+    }
   }
 }
 

@@ -109,12 +109,13 @@ class Encoder final : public engine::ComponentBody {
     std::vector<std::int32_t> offsets;
     for (int row = 0; row <= out->max_rows_; ++row) offsets.push_back(row * c.audio_positions);
     MSTAR_TRY_ASSIGN(out->row_offsets_, upload(build.device, offsets));
+    if (c.on_cuda()) out->any_mel_ = zeros(c.mels(), {c.num_mels, c.window_frames()});
     return std::unique_ptr<engine::ComponentBody>(std::move(out));
   }
 
   std::vector<engine::SlotSpec> input_slots() const override {
     return {
-        {.name = "mel", .dtype = DType::f32, .item_dims = {c_.window_frames()}, .max_items = max_rows_ * c_.num_mels}};
+        {.name = "mel", .dtype = c_.mels(), .item_dims = {c_.window_frames()}, .max_items = max_rows_ * c_.num_mels}};
   }
   std::vector<engine::SlotSpec> output_slots() const override {
     return {{.name = "states",
@@ -123,12 +124,9 @@ class Encoder final : public engine::ComponentBody {
              .max_items = max_rows_ * c_.audio_positions}};
   }
 
-  Result<RowDemand> declare(const RowInputs& row) override {
-    RowDemand demand;
-    demand.sources = {{0, row.value(refs_.mel)}};
-    demand.results = {{.slot = 0, .output = 0, .items = c_.audio_positions}};
-    return demand;
-  }
+  Result<RowDemand> declare(const RowInputs& row) override { return demand(row.value(refs_.mel)); }
+  // On a GPU nothing depends on a window but its mels.
+  std::vector<engine::CaptureSpec> captures() const override { return {{.row = demand(&any_mel_)}}; }
 
   std::size_t workspace_bytes(int rows, int) const override {
     const std::int64_t dim = c_.dim, tokens = static_cast<std::int64_t>(rows) * c_.audio_positions;
@@ -165,6 +163,12 @@ class Encoder final : public engine::ComponentBody {
     FeedForward ffn;
   };
   explicit Encoder(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
+  RowDemand demand(const Value* mel) const {
+    RowDemand out;
+    out.sources = {{0, mel}};
+    out.results = {{.slot = 0, .output = 0, .items = c_.audio_positions}};
+    return out;
+  }
 
   // int8 is for the other matrices only, as in the reference.
   static Result<LinearWeight> load_conv(const nn::LoadContext& context, const std::string& home, const Shape& shape,
@@ -272,6 +276,7 @@ class Encoder final : public engine::ComponentBody {
   Tensor conv1_bias_, conv2_bias_, positions_, row_offsets_;
   std::vector<Layer> layers_;
   nn::LayerNorm norm_;
+  Value any_mel_;  // on a GPU
 };
 
 // ---- cross keys and values
@@ -290,6 +295,7 @@ class CrossWriter final : public engine::ComponentBody {
       out->layers_.push_back(std::move(kv));
     }
     out->max_rows_ = build.limits.max_rows;
+    if (c.on_cuda()) out->any_states_ = zeros(c.activations(), {c.audio_positions, c.dim});
     MSTAR_TRY_ASSIGN(
         out->written_,
         upload(build.device, std::vector<std::int32_t>(static_cast<std::size_t>(out->max_rows_), c.audio_positions)));
@@ -304,13 +310,8 @@ class CrossWriter final : public engine::ComponentBody {
   std::vector<engine::SlotSpec> output_slots() const override {
     return {{.name = "context", .dtype = DType::i32, .max_items = max_rows_, .to_host = true}};
   }
-  Result<RowDemand> declare(const RowInputs& row) override {
-    RowDemand demand;
-    demand.resources.context_tokens = c_.audio_positions;
-    demand.sources = {{0, row.value(refs_.states)}};
-    demand.results = {{.slot = 0, .output = 0, .items = 1}};
-    return demand;
-  }
+  Result<RowDemand> declare(const RowInputs& row) override { return demand(row.value(refs_.states)); }
+  std::vector<engine::CaptureSpec> captures() const override { return {{.row = demand(&any_states_)}}; }
   std::size_t workspace_bytes(int rows, int) const override {
     const std::int64_t tokens = static_cast<std::int64_t>(rows) * c_.audio_positions;
     return elements(c_.activations(), tokens * 2 * c_.dim) + layers_.front().workspace_bytes(tokens, num_threads_) +
@@ -334,6 +335,13 @@ class CrossWriter final : public engine::ComponentBody {
 
  private:
   explicit CrossWriter(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
+  RowDemand demand(const Value* states) const {
+    RowDemand out;
+    out.resources.context_tokens = c_.audio_positions;
+    out.sources = {{0, states}};
+    out.results = {{.slot = 0, .output = 0, .items = 1}};
+    return out;
+  }
   Status write_layer(Forward& step, int layer) {
     OpContext& ops = step.ops();
     auto& cross = static_cast<resource::CrossKvPool&>(step.resource(refs_.cross_kv));
@@ -359,7 +367,8 @@ class CrossWriter final : public engine::ComponentBody {
   int num_threads_ = 1;
   int max_rows_ = 1;
   std::vector<nn::Linear> layers_;
-  Tensor written_;  // [max_rows] i32: what a row tells
+  Tensor written_;    // [max_rows] i32: what a row tells
+  Value any_states_;  // on a GPU
 };
 
 }  // namespace

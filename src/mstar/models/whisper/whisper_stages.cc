@@ -39,8 +39,7 @@ class AudioStage final : public decl::HostStage {
     const std::int64_t segment = std::min(window_frames, available - seek);
     const std::int64_t mel_frames = std::min(window_frames + 1, available + 1 - seek);
     std::vector<float> pcm(static_cast<std::size_t>(mel_samples(mel_frames)));
-    for (std::size_t i = 0; i < pcm.size(); ++i)
-      pcm[i] = sample_at(seek * kMelHopSamples - kHalfWindow + static_cast<std::int64_t>(i));
+    copy_samples(seek * kMelHopSamples - kHalfWindow, pcm);
     const std::int64_t content = ended_ ? available : std::numeric_limits<std::int32_t>::max();
     const std::int32_t window[kWindowFields] = {static_cast<std::int32_t>(seek), static_cast<std::int32_t>(segment),
                                                 static_cast<std::int32_t>(mel_frames),
@@ -128,6 +127,16 @@ class AudioStage final : public decl::HostStage {
     return ok_status();
   }
 
+  // Samples from `begin` on, as sample_at has them.
+  void copy_samples(std::int64_t begin, std::span<float> out) const {
+    const std::int64_t count = std::ssize(out);
+    const std::int64_t first = std::clamp<std::int64_t>(dropped_ - begin, 0, count);
+    const std::int64_t last = std::clamp<std::int64_t>(num_samples_ - begin, first, count);
+    for (std::int64_t i = 0; i < first; ++i) out[static_cast<std::size_t>(i)] = sample_at(begin + i);
+    if (last > first) std::copy_n(samples_.begin() + (begin + first - dropped_), last - first, out.begin() + first);
+    for (std::int64_t i = last; i < count; ++i) out[static_cast<std::size_t>(i)] = sample_at(begin + i);
+  }
+
   // Sample `i` of the recording with numpy's reflection before its start and 160 zeros after its end.
   float sample_at(std::int64_t i) const {
     const std::int64_t padded = num_samples_ + kMelHopSamples;
@@ -166,7 +175,7 @@ class FeaturesStage final : public decl::HostStage {
     const auto pcm = inputs.ports[0].front().as<float>();
     const auto window = inputs.ports[1].front().as<std::int32_t>();
     float maximum = inputs.ports[2].front().as<float>()[0];
-    const std::int64_t num_mels = plan_->num_mels(), frames = config_->window_frames();
+    const std::int64_t num_mels = plan_->num_mels();
     auto device = make_cpu_device();
     Arena no_arena;
     OpContext ops{*device, {}, no_arena, nullptr};
@@ -177,18 +186,56 @@ class FeaturesStage final : public decl::HostStage {
               .pcm = TensorView(const_cast<float*>(pcm.data()), DType::f32, {static_cast<std::int64_t>(pcm.size())}),
               .out = mels}));
     if (std::isnan(maximum)) maximum = mel_maximum(mels);
-    std::vector<std::byte> out(static_cast<std::size_t>(num_mels * frames) * sizeof(float));  // 0 past the content
-    TensorView features(out.data(), DType::f32, {num_mels, frames});
-    mels.shape[1] = features.shape[1] = window[kWindowSegmentFrames];
-    MSTAR_TRY(mel_normalise(ops, {.x = mels, .maximum = maximum, .out = features}));
+    mels.shape[1] = window[kWindowSegmentFrames];
+    MSTAR_TRY(mel_normalise(ops, {.x = mels, .maximum = maximum, .out = mels}));
     decl::HostOutputs outputs;
-    outputs.ports = {{HostValue(DType::f32, {num_mels, frames}, std::move(out))}};
+    outputs.ports = {{as_features(mels)}};
     return outputs;
   }
 
  private:
+  // [num_mels, window frames] of what the encoder takes, 0 past the content.
+  HostValue as_features(const TensorView& mels) const {
+    const DType dtype = config_->mels();
+    const std::int64_t frames = config_->window_frames(), content = mels.dim(1);
+    std::vector<std::byte> out(static_cast<std::size_t>(mels.dim(0) * frames) * dtype_bytes(dtype));
+    const TensorView features(out.data(), dtype, {mels.dim(0), frames});
+    for (std::int64_t m = 0; m < mels.dim(0); ++m) {
+      const float* const row = mels.data<float>() + m * mels.stride(0);
+      if (dtype == DType::bf16) {
+        std::transform(row, row + content, features.at(m).data<BFloat16>(), to_bfloat16);
+      } else {
+        std::copy_n(row, content, features.at(m).data<float>());
+      }
+    }
+    return HostValue(dtype, {mels.dim(0), frames}, std::move(out));
+  }
+
   std::shared_ptr<const WhisperConfig> config_;
   std::shared_ptr<const MelPlan> plan_;
+};
+
+// ---- both
+// --------------------------------------------------------------------------------------------------------------
+
+class WindowStage final : public decl::HostStage {
+ public:
+  WindowStage(const std::shared_ptr<const WhisperConfig>& config, std::shared_ptr<const MelPlan> plan)
+      : audio_(config), features_(config, std::move(plan)) {}
+
+  Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
+    MSTAR_TRY_ASSIGN(decl::HostOutputs heard, audio_.run(inputs));
+    decl::HostInputs window;
+    for (std::size_t port = 0; port < 3; ++port) window.ports.push_back(heard.ports[port]);
+    MSTAR_TRY_ASSIGN(decl::HostOutputs out, features_.run(window));
+    out.ports.push_back(std::move(heard.ports[1]));
+    out.ports.push_back(std::move(heard.ports[3]));
+    return out;
+  }
+
+ private:
+  AudioStage audio_;
+  FeaturesStage features_;
 };
 
 // ---- segments
@@ -300,9 +347,9 @@ std::vector<std::int32_t> prompt_history(const decl::RequestParams& params) {
 std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperConfig> config) {
   return std::make_unique<AudioStage>(std::move(config));
 }
-std::unique_ptr<decl::HostStage> make_features_stage(std::shared_ptr<const WhisperConfig> config,
-                                                     std::shared_ptr<const MelPlan> plan) {
-  return std::make_unique<FeaturesStage>(std::move(config), std::move(plan));
+std::unique_ptr<decl::HostStage> make_window_stage(const std::shared_ptr<const WhisperConfig>& config,
+                                                   std::shared_ptr<const MelPlan> plan) {
+  return std::make_unique<WindowStage>(config, std::move(plan));
 }
 std::unique_ptr<decl::HostStage> make_segment_stage(std::shared_ptr<const WhisperConfig> config,
                                                     const decl::RequestParams& params) {

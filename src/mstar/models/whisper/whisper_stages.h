@@ -19,10 +19,11 @@ std::vector<std::int32_t> prompt_history(const decl::RequestParams& params);
 // reads all of it, unless it is abandoned meanwhile. Errors: invalid_request for anything wrong with the file.
 std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperConfig> config);
 
-// What the device component "features" does (whisper_body.h), for devices that work beside the host. Inputs: pcm,
-// window, mel_max. Outputs: mel [num_mels, window frames] f32. Cost: 2 ms for 30 s of content on one core.
-std::unique_ptr<decl::HostStage> make_features_stage(std::shared_ptr<const WhisperConfig> config,
-                                                     std::shared_ptr<const MelPlan> plan);
+// The audio stage and what the device component "features" does (whisper_body.h) in one run, for devices that work
+// beside the host. Inputs: file, seek. Outputs: mel [num_mels, window frames] of WhisperConfig::mels(), window, length.
+// Cost: 2 ms for 30 s of content on one core.
+std::unique_ptr<decl::HostStage> make_window_stage(const std::shared_ptr<const WhisperConfig>& config,
+                                                   std::shared_ptr<const MelPlan> plan);
 
 // Inputs: window, language [1] i32, first, first_score, no_speech, optionally token and score of each loop iteration,
 // length. Outputs: segments (utf8, JSON of one segment each), next [1] i32 (where the next window starts), history i32

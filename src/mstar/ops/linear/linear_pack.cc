@@ -11,6 +11,7 @@ namespace mstar {
 namespace {
 
 constexpr int kPanel = LinearWeight::kPanel;
+constexpr std::size_t kUploadBytes = std::size_t{16} << 20;  // of rows that are converted on the way to a device
 
 const std::byte* row_of(const LinearSource& source, std::int64_t row) {
   const TensorView& w = source.weight;
@@ -157,17 +158,29 @@ Status LinearWeight::upload_rows(Device& device, std::span<const LinearSource> s
   const DType dtype = storage_.dtype();
   MSTAR_TRY_ASSIGN(panels_, Tensor::allocate(device, dtype, {num_outputs_, num_inputs_}));
   const std::size_t row_bytes = static_cast<std::size_t>(num_inputs_) * dtype_bytes(dtype);
-  std::vector<std::byte> rows(panels_.bytes());
+  const Stream stream = device.default_stream();
+  auto* to = static_cast<std::byte*>(panels_.view().pointer);
+  std::vector<std::byte> converted;
   std::vector<float> wide(static_cast<std::size_t>(num_inputs_));
-  std::byte* to = rows.data();
   for (const LinearSource& source : sources) {
-    for (std::int64_t row = 0; row < source.weight.dim(0); ++row, to += row_bytes) {
-      widen_row(source, row, wide);
-      narrow_elements(dtype, wide.data(), num_inputs_, to);
+    const std::int64_t num_rows = source.weight.dim(0);
+    if (!source.blocks && source.weight.dtype == dtype && source.weight.contiguous()) {
+      const std::size_t bytes = static_cast<std::size_t>(num_rows) * row_bytes;
+      device.copy_to_device(std::exchange(to, to + bytes), row_of(source, 0), bytes, stream);
+      continue;
+    }
+    const auto at_once = static_cast<std::int64_t>(std::max(kUploadBytes / row_bytes, std::size_t{1}));
+    for (std::int64_t begin = 0; begin < num_rows; begin += at_once) {
+      const std::int64_t count = std::min(at_once, num_rows - begin);
+      converted.resize(static_cast<std::size_t>(count) * row_bytes);
+      for (std::int64_t row = 0; row < count; ++row) {
+        widen_row(source, begin + row, wide);
+        narrow_elements(dtype, wide.data(), num_inputs_, converted.data() + static_cast<std::size_t>(row) * row_bytes);
+      }
+      device.copy_to_device(std::exchange(to, to + converted.size()), converted.data(), converted.size(), stream);
+      device.synchronize(stream);
     }
   }
-  const Stream stream = device.default_stream();
-  device.copy_to_device(panels_.view().pointer, rows.data(), rows.size(), stream);
   device.synchronize(stream);
   return ok_status();
 }
