@@ -1,12 +1,11 @@
 // Rows of one token whose heads share keys: a cluster of eight blocks attends a row's one kv head, for up to eight of
 // its query heads, and combines what its blocks found through their shared memory.
 //
-// Keys are taken in units of 16; unit u is for block u % 8, which walks its units with a running maximum while the next
-// ones are on their way. Each of the block's four warps scores all 16 keys, so that weights need not leave registers,
-// and adds a quarter of the values' dimensions. Tensor cores multiply tiles of 16 rows: rows 0..7 are the heads'
-// queries rounded to bf16 and rows 8..15 what the rounding left, so that scores are those of f32 queries to about 16
-// bits; the weights of the values likewise. At the end block r gets dimensions [r, r + 1) head_dim / 8 of all eight,
-// and adds them in one order. So a row's bits depend on its length alone.
+// Keys are taken in units of 16; unit u is for block u % 8 and its warp u / 8 % 4, which walks its units alone with a
+// running maximum, while its next keys and values are on their way. Products are those of 16 keys, or 16 dimensions of
+// values, with up to eight heads. Queries of f32 and all weights enter as two bf16, so that scores and weights are
+// those of f32 to about 16 bits. At the end the warps' sums are added in shared memory, and block r gets dimensions [r,
+// r + 1) head_dim / 8 of all eight blocks and adds them in one order. So a row's bits depend on its length alone.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -24,6 +23,7 @@ using bf16 = __nv_bfloat16;
 constexpr int kHeadsAtOnce = 8;
 constexpr int kUnitKeys = 16;
 constexpr int kParts = 8;  // blocks of a cluster
+constexpr int kTeams = kParts * kTileWarps;
 constexpr int kMultiprocessors = 132;
 
 template <class Q, class Keys>
@@ -45,8 +45,14 @@ struct Stage {
   bf16 values[kUnitKeys * kTileStride<kHeadDim>];
 };
 
-// What a block gets from all, in its shared memory: of each part and head the sums of the block's dimensions, and the
-// largest score (a power of two's) with the sum of weights. The barrier counts what has come.
+// What the warps of a block have to add: of each its heads' largest scores (a power of two's) with their sums of
+// weights, and the sums of all dimensions in the stages' memory, once nobody reads those any more.
+struct Own {
+  float2 scales[kTileWarps][kHeadsAtOnce];
+};
+
+// What a block gets from all, in its shared memory: of each part the sums of the block's dimensions, and the heads'
+// largest scores with their sums of weights. The barrier counts what has come.
 template <int kHeadDim>
 struct Received {
   static constexpr int kSlice = kHeadDim / kParts;
@@ -54,16 +60,19 @@ struct Received {
   float* sums_begin;
   unsigned barrier;
   int heads;
+  __host__ __device__ static constexpr int even(int heads) { return (heads + 1) / 2 * 2; }
   __host__ __device__ static constexpr int bytes(int heads) {
-    return kParts * heads * static_cast<int>(sizeof(float2) + kSlice * sizeof(float));
+    return kParts * (heads * static_cast<int>(sizeof(float2)) + even(heads) * kSlice * static_cast<int>(sizeof(float)));
   }
   __device__ Received(void* memory, int heads)
       : scales_begin(static_cast<float2*>(memory)),
         sums_begin(reinterpret_cast<float*>(scales_begin + kParts * heads)),
-        barrier(address_in_shared(sums_begin + kParts * heads * kSlice)),
+        barrier(address_in_shared(sums_begin + kParts * even(heads) * kSlice)),
         heads(heads) {}
   __device__ float2* scales(int part, int head) const { return scales_begin + part * heads + head; }
-  __device__ float* sums(int part, int head) const { return sums_begin + (part * heads + head) * kSlice; }
+  __device__ float* sums(int part, int dimension, int head) const {
+    return sums_begin + (part * kSlice + dimension) * even(heads) + head;
+  }
 };
 
 __device__ inline void load_pair(const float* from, float& x, float& y) {
@@ -79,7 +88,7 @@ __device__ inline void store_pair(bf16* to, float x, float y) {
   *reinterpret_cast<std::uint32_t*>(to) = pack_pair(x, y);
 }
 
-// The A fragments of one token's queries: this lane's head is lane / 4. Nothing is left where queries are bf16.
+// The B fragments of one token's queries: this lane's head is lane / 4. Nothing is left where queries are bf16.
 template <class Q, int kHeadDim>
 struct Queries {
   static constexpr bool kSplit = std::is_same_v<Q, float>;
@@ -102,105 +111,146 @@ struct Queries {
       }
     }
   }
-  __device__ void fragment(int k, std::uint32_t (&to)[4]) const {
-    to[0] = high[k][0];
-    to[2] = high[k][1];
-    if constexpr (kSplit) {
-      to[1] = low[k][0];
-      to[3] = low[k][1];
-    } else {
-      to[1] = to[3] = 0u;
-    }
-  }
 };
 
-// What a warp has of its heads; this lane's head is lane / 4.
+// What a warp has of its heads; this lane's two are 2 (lane % 4) and the next.
 template <int kHeadDim>
 struct Running {
-  static constexpr int kOwn = kHeadDim / kTileWarps;  // dimensions of the warp
-  float sums[kOwn / 8][4] = {};                       // C fragments; rows 8 further on are what rounding left
-  float largest = -INFINITY;
-  float total = 0;  // of this lane's keys
+  float sums[kHeadDim / 16][4] = {};  // C fragments: dimensions by heads
+  float largest[2] = {-INFINITY, -INFINITY};
+  float total[2] = {};  // of the keys that this lane scores: lane / 4 of a unit, and the one 8 further on
 };
 
-// One unit, of which the first `count` keys are there: at least one.
+// A unit's weights as B fragments: what they are to 8 bits, and what that leaves.
+struct Weights {
+  std::uint32_t high[2], low[2];
+  float correction[2];  // of the sums before it
+};
+
+__device__ inline std::uint32_t transposed(std::uint32_t pair) {
+  std::uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
+// Of a unit whose first `count` keys are there: at least one.
 template <class Q, int kHeadDim>
-__device__ inline void attend_unit(const Stage<kHeadDim>& stage, const Queries<Q, kHeadDim>& queries, int count,
-                                   float factor, Running<kHeadDim>& running) {
-  constexpr int kOwn = Running<kHeadDim>::kOwn, kChains = 2;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, t = lane % 4;
-  float scores[2][kChains][4] = {};
+__device__ inline Weights weigh_unit(const bf16* keys, const Queries<Q, kHeadDim>& queries, int count, float factor,
+                                     Running<kHeadDim>& running) {
+  constexpr int kChains = 2;
+  const int lane = threadIdx.x % kWarp, g = lane / 4;
+  const bf16* const rows = keys + lane % 16 * kTileStride<kHeadDim> + lane / 16 * 8;
+  float scores[kChains][4] = {};
 #pragma unroll
   for (int k = 0; k < kHeadDim / 16; ++k) {
-    std::uint32_t a[4], b[4];
-    queries.fragment(k, a);
-    load_matrices(b, key_rows<kHeadDim>(stage.keys, 0, k * 16, lane));
-    multiply_add(scores[0][k % kChains], a, b[0], b[1]);
-    multiply_add(scores[1][k % kChains], a, b[2], b[3]);
+    std::uint32_t a[4];
+    load_matrices(a, rows + k * 16);
+    multiply_add(scores[k % kChains], a, queries.high[k][0], queries.high[k][1]);
+    if constexpr (Queries<Q, kHeadDim>::kSplit)
+      multiply_add(scores[k % kChains], a, queries.low[k][0], queries.low[k][1]);
   }
-  float weights[2][2];
-  float most = -INFINITY;
+  float weights[4];  // of key g and two heads, then of key g + 8
 #pragma unroll
-  for (int j = 0; j < 2; ++j) {
+  for (int i = 0; i < 4; ++i) weights[i] = g + i / 2 * 8 < count ? (scores[0][i] + scores[1][i]) * factor : -INFINITY;
+  Weights out;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float score = scores[j][0][i] + scores[j][1][i];
-      if constexpr (Queries<Q, kHeadDim>::kSplit) score += scores[j][0][i + 2] + scores[j][1][i + 2];
-      weights[j][i] = j * 8 + 2 * t + i < count ? score * factor : -INFINITY;
-      most = fmaxf(most, weights[j][i]);
-    }
+  for (int h = 0; h < 2; ++h) {
+    float largest = fmaxf(weights[h], weights[2 + h]);
+#pragma unroll
+    for (int step = 4; step < kWarp; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
+    largest = fmaxf(largest, running.largest[h]);
+    out.correction[h] = power_of_two(running.largest[h] - largest);
+    running.largest[h] = largest;
+    weights[h] = power_of_two(weights[h] - largest);
+    weights[2 + h] = power_of_two(weights[2 + h] - largest);
+    running.total[h] = fmaf(running.total[h], out.correction[h], weights[h] + weights[2 + h]);
   }
-  most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
-  most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
-  const float largest = fmaxf(running.largest, most), correction = power_of_two(running.largest - largest);
-  running.largest = largest;
-  running.total *= correction;
 #pragma unroll
-  for (int j = 0; j < 2; ++j) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      weights[j][i] = power_of_two(weights[j][i] - largest);
-      running.total += weights[j][i];
-    }
+  for (int half = 0; half < 2; ++half) {
+    std::uint32_t high, low;
+    split_pair(weights[2 * half], weights[2 * half + 1], high, low);
+    out.high[half] = transposed(high);
+    out.low[half] = transposed(low);
   }
-  std::uint32_t a[4];
-  split_pair(weights[0][0], weights[0][1], a[0], a[1]);
-  split_pair(weights[1][0], weights[1][1], a[2], a[3]);
+  return out;
+}
+
+template <int kHeadDim>
+__device__ inline void add_values(const bf16* values, const Weights& weights, Running<kHeadDim>& running) {
+  const int lane = threadIdx.x % kWarp;
+  const bf16* const rows = values + (lane / 16 * 8 + lane % 8) * kTileStride<kHeadDim> + lane / 8 % 2 * 8;
 #pragma unroll
-  for (int n = 0; n < kOwn / 8; n += 2) {
-    std::uint32_t b[4];
-    load_matrices_transposed(b, value_rows<kHeadDim>(stage.values, 0, warp * kOwn + n * 8, lane));
+  for (int n = 0; n < kHeadDim / 16; ++n) {
+    std::uint32_t a[4];
+    load_matrices_transposed(a, rows + n * 16);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) running.sums[n][i] *= correction, running.sums[n + 1][i] *= correction;
-    multiply_add(running.sums[n], a, b[0], b[1]);
-    multiply_add(running.sums[n + 1], a, b[2], b[3]);
+    for (int i = 0; i < 4; ++i) running.sums[n][i] *= weights.correction[i % 2];
+    multiply_add(running.sums[n], a, weights.high[0], weights.high[1]);
+    multiply_add(running.sums[n], a, weights.low[0], weights.low[1]);
   }
+}
+
+// Of all warps: the largest score, or 0 where there was no key.
+__device__ inline float base_of(const Own& own, int head) {
+  float largest = -INFINITY;
+#pragma unroll
+  for (int warp = 0; warp < kTileWarps; ++warp) largest = fmaxf(largest, own.scales[warp][head].x);
+  return largest == -INFINITY ? 0.0f : largest;
+}
+
+// The warps' sums, scaled to the block's largest scores, to where the block can add them. All threads of the block.
+template <int kHeadDim>
+__device__ inline void collect(Own& own, float* sums, Running<kHeadDim>& running) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int step = 4; step < kWarp; step *= 2) running.total[h] += __shfl_xor_sync(kAllLanes, running.total[h], step);
+    if (g == 0) own.scales[warp][2 * t + h] = make_float2(running.largest[h], running.total[h]);
+  }
+  __syncthreads();  // the stages are read, too
+  const float first = power_of_two(running.largest[0] - base_of(own, 2 * t));
+  const float second = power_of_two(running.largest[1] - base_of(own, 2 * t + 1));
+  float* const to = sums + (warp * kHeadDim + g) * kHeadsAtOnce + 2 * t;
+#pragma unroll
+  for (int n = 0; n < kHeadDim / 16; ++n) {
+    const float(&from)[4] = running.sums[n];
+    *reinterpret_cast<float2*>(to + n * 16 * kHeadsAtOnce) = make_float2(from[0] * first, from[1] * second);
+    *reinterpret_cast<float2*>(to + (n * 16 + 8) * kHeadsAtOnce) = make_float2(from[2] * first, from[3] * second);
+  }
+  __syncthreads();
 }
 
 // A block's part of the row to all blocks.
 template <int kHeadDim>
-__device__ inline void send(const Received<kHeadDim>& received, int rank, int num_heads,
-                            const Running<kHeadDim>& running) {
-  constexpr int kOwn = Running<kHeadDim>::kOwn, kTilesARank = kOwn / 8 / (kParts / kTileWarps);
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
-  float total = running.total;
-  total += __shfl_xor_sync(kAllLanes, total, 1);
-  total += __shfl_xor_sync(kAllLanes, total, 2);
-  if (g >= num_heads) return;
+__device__ inline void send(const Received<kHeadDim>& received, int rank, int num_heads, const Own& own,
+                            const float* sums) {
+  constexpr int kSlice = Received<kHeadDim>::kSlice;
+  const int pairs = Received<kHeadDim>::even(num_heads) / 2;
+  for (int i = threadIdx.x; i < kHeadDim * pairs; i += kTileThreads) {
+    const int dimension = i / pairs, head = i % pairs * 2, to = dimension / kSlice;
+    float2 sum = make_float2(0, 0);
 #pragma unroll
-  for (int of = 0; of < kParts / kTileWarps; ++of) {
-    const int to = warp * (kParts / kTileWarps) + of;
-    const unsigned sums = address_of_rank(address_in_shared(received.sums(rank, g) + 2 * t), to);
-    const unsigned barrier = address_of_rank(received.barrier, to);
-#pragma unroll
-    for (int i = 0; i < kTilesARank; ++i) {
-      const float(&own)[4] = running.sums[of * kTilesARank + i];
-      store_pair_at_rank(sums + i * 8 * sizeof(float), own[0] + own[2], own[1] + own[3], barrier);
+    for (int warp = 0; warp < kTileWarps; ++warp) {
+      const float2 each = *reinterpret_cast<const float2*>(sums + (warp * kHeadDim + dimension) * kHeadsAtOnce + head);
+      sum.x += each.x, sum.y += each.y;
     }
-    if (t == 0)
-      store_pair_at_rank(address_of_rank(address_in_shared(received.scales(rank, g)), to), running.largest, total,
-                         barrier);
+    store_pair_at_rank(address_of_rank(address_in_shared(received.sums(rank, dimension % kSlice, head)), to), sum.x,
+                       sum.y, address_of_rank(received.barrier, to));
   }
+  static_assert(kParts * kHeadsAtOnce <= kTileThreads);
+  if (static_cast<int>(threadIdx.x) >= kParts * num_heads) return;
+  const int to = static_cast<int>(threadIdx.x) / num_heads, head = static_cast<int>(threadIdx.x) % num_heads;
+  const float base = base_of(own, head);
+  float largest = -INFINITY, total = 0;
+#pragma unroll
+  for (int warp = 0; warp < kTileWarps; ++warp) {
+    const float2 scale = own.scales[warp][head];
+    largest = fmaxf(largest, scale.x);
+    total = fmaf(scale.y, power_of_two(scale.x - base), total);
+  }
+  store_pair_at_rank(address_of_rank(address_in_shared(received.scales(rank, head)), to), largest, total,
+                     address_of_rank(received.barrier, to));
 }
 
 // The parts' weighted mean for one pair of dimensions of a head.
@@ -215,22 +265,24 @@ __device__ inline float2 combine(const Received<kHeadDim>& received, int head, i
   for (int part = 0; part < kParts; ++part) {
     const float2 scale = *received.scales(part, head);
     const float weight = power_of_two(scale.x - base);
-    const float2 sums = *reinterpret_cast<const float2*>(received.sums(part, head) + at);
     total = fmaf(scale.y, weight, total);
-    x = fmaf(sums.x, weight, x), y = fmaf(sums.y, weight, y);
+    x = fmaf(*received.sums(part, at, head), weight, x);
+    y = fmaf(*received.sums(part, at + 1, head), weight, y);
   }
   const float scale = total > 0 ? 1.0f / total : 0.0f;
   return make_float2(x * scale, y * scale);
 }
 
-// Blocks (kv head, eight of its heads, and part; token or row).
+// Blocks (kv head, eight of its heads, and part; token or row). A warp has kStages units' memory.
 template <class Q, int kHeadDim, class Keys, int kStages>
-__global__ void __launch_bounds__(kTileThreads, std::is_same_v<Q, float> ? 2 : 4)
+__global__ void __launch_bounds__(kTileThreads, std::is_same_v<Q, float> ? 2 : 3)
     attend_parts(const __grid_constant__ Problem<Q, Keys> p) {
   constexpr int kSlice = Received<kHeadDim>::kSlice;
   extern __shared__ __align__(16) unsigned char shared[];
   auto* const stages = reinterpret_cast<Stage<kHeadDim>*>(shared);
-  const Received<kHeadDim> received(stages + kStages, min(kHeadsAtOnce, p.group));
+  auto* const own_scales = reinterpret_cast<Own*>(stages + kTileWarps * kStages);
+  static_assert(sizeof(Stage<kHeadDim>) >= kHeadDim * kHeadsAtOnce * sizeof(float));
+  const Received<kHeadDim> received(own_scales + 1, min(kHeadsAtOnce, p.group));
   if (threadIdx.x == 0) {
     init_barrier(received.barrier, 1);
     publish_barriers();
@@ -254,58 +306,64 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<Q, float> ? 2 : 4
   const bool ours = p.all_tokens || row.count == 1;
   const int token = p.all_tokens ? blockIdx.y : row.begin;
   const int num_keys = ours ? max(p.source.num_keys(row.index, row.count, token - row.begin), 0) : 0;
-  const auto units_of = [&](int units) { return units > rank ? (units - rank + kParts - 1) / kParts : 0; };
+  const int lane = threadIdx.x % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int team = warp * kParts + rank;
+  const auto units_of = [&](int units) { return units > team ? (units - team + kTeams - 1) / kTeams : 0; };
   const int num_units = units_of((num_keys + kUnitKeys - 1) / kUnitKeys);
   const int old_units = min(num_units, units_of(p.source.num_old_keys(row.index, row.count) / kUnitKeys));
-  // A group of copies for every unit, so that they can be counted; empty past the last one. Each lane knows where one
-  // of 32 units lies. What of a unit is past the row's keys becomes zeros.
-  const int lane = threadIdx.x % kWarp;
+  // A group of copies for every unit's keys and one for its values, so that they can be counted; empty past the last
+  // one. Each lane knows where one of 32 units lies. What of a unit is past the row's keys becomes zeros.
   std::int64_t place = 0;
-  const auto copy = [&](int own) {
+  const auto copy = [&](int own, bool values) {
     if (own < num_units) {
-      constexpr int kChunks = kHeadDim / 8, kRowsAtOnce = kTileThreads / kChunks;
-      if (own % kWarp == 0 && own + lane < num_units)
-        place = p.source.at(row.index, ((own + lane) * kParts + rank) * kUnitKeys, kv_head);
-      int key = static_cast<int>(threadIdx.x) / kChunks;
+      constexpr int kChunks = kHeadDim / 8, kRowsAtOnce = kWarp / kChunks;
+      static_assert(kRowsAtOnce > 0);
+      if (!values && own % kWarp == 0 && own + lane < num_units)
+        place = p.source.at(row.index, ((own + lane) * kTeams + team) * kUnitKeys, kv_head);
+      int key = lane / kChunks;
       asm volatile("" : "+r"(key));  // what depends on it is computed anew: registers are few
-      const int left = num_keys - (own * kParts + rank) * kUnitKeys, chunk = threadIdx.x % kChunks;
+      const int left = num_keys - (own * kTeams + team) * kUnitKeys, chunk = lane % kChunks;
       const auto stride = static_cast<int>(p.source.stride());
-      const std::int64_t from = __shfl_sync(kAllLanes, place, own % kWarp) + key * stride + chunk * 8;
-      const bf16* keys = static_cast<const bf16*>(p.source.keys) + from;
-      const bf16* values = static_cast<const bf16*>(p.source.values) + from;
-      const int to = key * kTileStride<kHeadDim> + chunk * 8;
-      Stage<kHeadDim>& stage = stages[own % kStages];
+      const std::int64_t at = __shfl_sync(kAllLanes, place, own % kWarp) + key * stride + chunk * 8;
+      const bf16* from = static_cast<const bf16*>(values ? p.source.values : p.source.keys) + at;
+      Stage<kHeadDim>& stage = stages[warp * kStages + own % kStages];
+      bf16* const to = (values ? stage.values : stage.keys) + key * kTileStride<kHeadDim> + chunk * 8;
 #pragma unroll
       for (int i = 0; i < kUnitKeys / kRowsAtOnce; ++i) {
-        const bool valid = key + i * kRowsAtOnce < left;
-        copy_16_async(stage.keys + to + i * kRowsAtOnce * kTileStride<kHeadDim>, keys, valid);
-        copy_16_async(stage.values + to + i * kRowsAtOnce * kTileStride<kHeadDim>, values, valid);
-        keys += kRowsAtOnce * stride;
-        values += kRowsAtOnce * stride;
+        copy_16_async(to + i * kRowsAtOnce * kTileStride<kHeadDim>, from, key + i * kRowsAtOnce < left);
+        from += kRowsAtOnce * stride;
       }
     }
     commit_copies();
   };
   int begun = 0;
 #pragma unroll 1
-  for (; begun < min(kStages, old_units); ++begun) copy(begun);
+  for (; begun < min(kStages, old_units); ++begun) copy(begun, false), copy(begun, true);
   await_inputs();
   if (!ours) return;
 #pragma unroll 1
-  for (; begun < kStages; ++begun) copy(begun);
+  for (; begun < kStages; ++begun) copy(begun, false), copy(begun, true);
 
   Queries<Q, kHeadDim> queries;
   queries.load(p.q.data + token * p.q.token_stride + head * kHeadDim, num_heads);
   Running<kHeadDim> running;
 #pragma unroll 1
   for (int own = 0; own < num_units; ++own) {
-    wait_copies<kStages - 1>();
-    __syncthreads();
-    attend_unit<Q, kHeadDim>(stages[own % kStages], queries, num_keys - (own * kParts + rank) * kUnitKeys, p.factor,
-                             running);
-    __syncthreads();  // the unit is read
-    copy(own + kStages);
+    const Stage<kHeadDim>& stage = stages[warp * kStages + own % kStages];
+    wait_copies<2 * kStages - 1>();
+    __syncwarp();
+    const Weights weights =
+        weigh_unit<Q, kHeadDim>(stage.keys, queries, num_keys - (own * kTeams + team) * kUnitKeys, p.factor, running);
+    __syncwarp();  // the keys are read
+    copy(own + kStages, false);
+    wait_copies<2 * kStages - 1>();
+    __syncwarp();
+    add_values<kHeadDim>(stage.values, weights, running);
+    __syncwarp();
+    copy(own + kStages, true);
   }
+  auto* const sums = reinterpret_cast<float*>(stages);
+  collect<kHeadDim>(*own_scales, sums, running);
 
   // A pair of dimensions a thread.
   static_assert(kHeadsAtOnce * kSlice / 2 <= kTileThreads);
@@ -315,7 +373,7 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<Q, float> ? 2 : 4
   if (writes && p.gate.data) load_pair(p.gate.at(token, head + mine) + rank * kSlice + at, gates.x, gates.y);
   if (threadIdx.x == 0) arrive_and_expect(received.barrier, Received<kHeadDim>::bytes(num_heads));
   wait_for_cluster();  // all blocks are there
-  send<kHeadDim>(received, rank, num_heads, running);
+  send<kHeadDim>(received, rank, num_heads, *own_scales, sums);
   wait_for_phase(received.barrier, 0);
   if (!writes) return;
   float2 mean = combine<kHeadDim>(received, mine, at);
@@ -325,8 +383,8 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<Q, float> ? 2 : 4
 
 template <class Q, int kHeadDim, int kStages, class Keys>
 Status launch(OpContext& context, const Problem<Q, Keys>& problem, int blocks) {
-  const std::size_t bytes =
-      kStages * sizeof(Stage<kHeadDim>) + Received<kHeadDim>::bytes(std::min(kHeadsAtOnce, problem.group)) + 16;
+  const std::size_t bytes = kTileWarps * kStages * sizeof(Stage<kHeadDim>) + sizeof(Own) +
+                            Received<kHeadDim>::bytes(std::min(kHeadsAtOnce, problem.group)) + 16;
   const auto kernel = attend_parts<Q, kHeadDim, Keys, kStages>;
   allow_shared(kernel, bytes);
   cudaLaunchAttribute attributes[2] = {};
@@ -347,8 +405,8 @@ Status launch(OpContext& context, const Problem<Q, Keys>& problem, int blocks) {
 }
 
 // Stages of so many bytes: where each block has a multiprocessor for itself, enough of them are under way for its
-// bandwidth; else four blocks of up to four heads share one.
-constexpr int kAloneBytes = 136 * 1024, kSharedBytes = 50 * 1024;
+// bandwidth; else three blocks share one.
+constexpr int kAloneBytes = 136 * 1024, kSharedBytes = 68 * 1024;
 
 template <class Q, int kHeadDim, class Args, class Keys>
 Status launch(OpContext& context, const Args& args, const Keys& keys, bool all_tokens, const TensorView& gate) {
@@ -363,10 +421,10 @@ Status launch(OpContext& context, const Args& args, const Keys& keys, bool all_t
   problem.gate = head_gate_of<Q>(gate);
   problem.out = token_heads_of<Q>(args.out);
   const int blocks = keys.kv_heads * ((problem.group + kHeadsAtOnce - 1) / kHeadsAtOnce) * kParts;
-  constexpr int kBytes = sizeof(Stage<kHeadDim>);
+  constexpr int kBytes = kTileWarps * sizeof(Stage<kHeadDim>);
   if (static_cast<std::int64_t>(blocks) * problem.num_rows <= kMultiprocessors)
-    return launch<Q, kHeadDim, kAloneBytes / kBytes>(context, problem, blocks);
-  return launch<Q, kHeadDim, std::min(kSharedBytes / kBytes, 6)>(context, problem, blocks);
+    return launch<Q, kHeadDim, std::min(kAloneBytes / kBytes, 4)>(context, problem, blocks);
+  return launch<Q, kHeadDim, std::min(kSharedBytes / kBytes, 2)>(context, problem, blocks);
 }
 
 }  // namespace
