@@ -3,7 +3,7 @@
 #include "cuda_slice.h"
 
 #include <cstdlib>
-#include <cstring>
+#include <string_view>
 
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/device/cuda/cuda_device.h"
@@ -72,10 +72,12 @@ void check_all(Report& report, Device& cuda, int num_tokens) {
   check_delta_ops(report, cuda);
   check_delta_mix(report, cuda);
   check_linear_products(report, cuda);
+  check_passed_norms(report, cuda);
   measure_ops(report, cuda);
   check_draws(report, cuda);
   check_whisper_ops(report, cuda);
   time_linear_products(report, cuda);
+  time_layers(report, cuda);
   report.section("toy decoder");
   check_decoder(report, cuda);
   report.section("cost of a step");
@@ -87,7 +89,23 @@ void check_all(Report& report, Device& cuda, int num_tokens) {
   check_worker(report, cuda, num_tokens);
 }
 
-int run(int num_tokens, bool whisper_alone) {
+// A part of it by name, or all.
+void check_part(Report& report, Device& cuda, int num_tokens, std::string_view part) {
+  if (part == "whisper") {
+    check_attention_tiles(report, cuda);
+    check_row_ops(report, cuda);
+    check_whisper_ops(report, cuda);
+    time_whisper_ops(report, cuda);
+  } else if (part == "linear") {
+    check_linear_products(report, cuda);
+    check_passed_norms(report, cuda);
+    time_layers(report, cuda);
+  } else {
+    check_all(report, cuda, num_tokens);
+  }
+}
+
+int run(int num_tokens, std::string_view part) {
   Report report;
   report.section("machine");
   std::printf("host: %s\n", make_cpu_device()->description().c_str());
@@ -96,14 +114,7 @@ int run(int num_tokens, bool whisper_alone) {
     report.check(false, "a CUDA device", cuda.error().message);
   } else {
     std::printf("device: %s\n", (*cuda)->description().c_str());
-    if (whisper_alone) {
-      check_attention_tiles(report, **cuda);
-      check_row_ops(report, **cuda);
-      check_whisper_ops(report, **cuda);
-      time_whisper_ops(report, **cuda);
-    } else {
-      check_all(report, **cuda, num_tokens);
-    }
+    check_part(report, **cuda, num_tokens, part);
     std::printf("\n== summary\n");
     for (const std::string& line : report.table) std::printf("%s\n", line.c_str());
   }
@@ -115,8 +126,8 @@ int run(int num_tokens, bool whisper_alone) {
 }  // namespace
 }  // namespace mstar::bench
 
-// Arguments: tokens per request of the timing (default 300); whisper, for what it calls alone.
+// Arguments: tokens per request of the timing (default 300); "whisper" or "linear" for a part alone.
 int main(int argc, char** argv) {
   const int num_tokens = argc > 1 ? std::atoi(argv[1]) : 300;
-  return mstar::bench::run(std::min(std::max(num_tokens, 64), 480), argc > 2 && std::strcmp(argv[2], "whisper") == 0);
+  return mstar::bench::run(std::min(std::max(num_tokens, 64), 480), argc > 2 ? argv[2] : "");
 }

@@ -46,6 +46,9 @@ void check_delta_mix(Report& report, Device& cuda);
 // Matrix products of every dtype, epilogue and kernel.
 void check_linear_products(Report& report, Device& cuda);
 void time_linear_products(Report& report, Device& cuda);
+// Norms that pass between two products; what the products and norms of a layer take one after another.
+void check_passed_norms(Report& report, Device& cuda);
+void time_layers(Report& report, Device& cuda);
 // What these ops take at the shapes of Qwen3.5, beside the time that their bytes take.
 void measure_ops(Report& report, Device& cuda);
 // Draws against the CPU's with the same random numbers, and their times.

@@ -10,7 +10,7 @@
 #include "mstar/engine/component_body.h"
 #include "mstar/models/checkpoint_text.h"
 #include "mstar/models/model.h"
-#include "mstar/nn/linear.h"
+#include "mstar/nn/residual.h"
 
 namespace mstar::models {
 
@@ -42,8 +42,9 @@ struct TextDecoderConfig {
 class DecoderStack {
  public:
   virtual ~DecoderStack() = default;
-  // x [tokens, dim] f32 in place; positions [tokens] i32. Rows may begin anywhere in their sequences.
-  virtual Status run(engine::Forward& step, TensorView x, TensorView positions) const = 0;
+  // positions [tokens] i32; `head` reads x behind the last layer. Rows may begin anywhere in their sequences.
+  virtual Status run(engine::Forward& step, nn::Residual& x, TensorView positions,
+                     const nn::Residual::Reader& head) const = 0;
   // Arena bytes that run() takes and gives back, for a step of so many rows with so many tokens together.
   virtual std::size_t workspace_bytes(int rows, int tokens, int num_threads) const = 0;
   virtual std::size_t bytes() const = 0;

@@ -1,6 +1,7 @@
 #include "mstar/models/text_decoder_body.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "mstar/nn/rms_norm.h"
 #include "mstar/ops/embedding/embedding.h"
@@ -79,8 +80,8 @@ class TextDecoder final : public engine::ComponentBody {
   std::size_t workspace_bytes(int rows, int tokens) const override {
     const TextDecoderConfig& c = *refs_.config;
     const std::int64_t r = rows;
-    return floats(static_cast<std::int64_t>(tokens) * c.dim) + 2 * floats(r * c.dim) + 2 * floats(r * c.vocab) +
-           floats(r) + static_cast<std::size_t>(r) * 256 +
+    return floats(static_cast<std::int64_t>(tokens) * c.dim) + nn::Residual::workspace_bytes(tokens, c.dim) +
+           2 * floats(r * c.dim) + 2 * floats(r * c.vocab) + floats(r) + static_cast<std::size_t>(r) * 256 +
            std::max({stack_->workspace_bytes(rows, tokens, num_threads_), head().workspace_bytes(rows, num_threads_),
                      sample_workspace_bytes(c.vocab, num_threads_)});
   }
@@ -105,12 +106,13 @@ class TextDecoder final : public engine::ComponentBody {
     const auto mark = ops.arena.mark();
     auto& kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.kv));
     const std::int64_t tokens = step.token_offsets().back();
-    const TensorView x = ops.temporary(DType::f32, {tokens, refs_.config->dim});
+    nn::Residual x(ops, ops.temporary(DType::f32, {tokens, refs_.config->dim}));
     const TensorView positions(const_cast<std::int32_t*>(kv.positions(step.plan_slot())), DType::i32, {tokens},
                                ops.device.id());
-    MSTAR_TRY(embedding(ops, {.ids = step.input(0), .tied = &embedding_.weight(), .out = x}));
-    MSTAR_TRY(stack_->run(step, x, positions));
-    MSTAR_TRY(sample_last(step, x));
+    MSTAR_TRY(embedding(ops, {.ids = step.input(0), .tied = &embedding_.weight(), .out = x.x()}));
+    const bool each_draws = each_token_draws(step);
+    MSTAR_TRY(stack_->run(step, x, positions, each_draws ? head_reader() : nn::Residual::Reader{}));
+    MSTAR_TRY(each_draws ? draw_all(step, x) : draw_last(step, x.x()));
     ops.arena.rewind(mark);
     return ok_status();
   }
@@ -121,8 +123,28 @@ class TextDecoder final : public engine::ComponentBody {
 
   bool on_cuda() const { return refs_.config->backend == Backend::cuda; }
 
-  // Logits of the last token of each row that ends in this step, and the token drawn from them.
-  Status sample_last(Forward& step, TensorView x) {
+  nn::Residual::Reader head_reader() const { return {.norm = &norm_, .product = &head(), .logits = true}; }
+
+  // Whether each row has one token and ends, as while answers are decoded.
+  static bool each_token_draws(Forward& step) {
+    const auto& offsets = step.token_offsets();
+    for (int r = 0; r < step.num_rows(); ++r)
+      if (!step.row_ends(r) || offsets[static_cast<std::size_t>(r) + 1] != r + 1) return false;
+    return true;
+  }
+
+  Status draw_all(Forward& step, nn::Residual& x) {
+    OpContext& ops = step.ops();
+    std::vector<int> all(static_cast<std::size_t>(step.num_rows()));
+    std::iota(all.begin(), all.end(), 0);
+    const TensorView logits = ops.temporary(DType::f32, {x.tokens(), refs_.config->vocab});
+    MSTAR_TRY(x.norm(ops, norm_));
+    MSTAR_TRY(head().run(ops, x.normed(), logits));
+    return draw(step, all, logits);
+  }
+
+  // From the last token of each row that ends in this step.
+  Status draw_last(Forward& step, TensorView x) {
     OpContext& ops = step.ops();
     const TextDecoderConfig& c = *refs_.config;
     std::vector<int> ending;
@@ -145,7 +167,11 @@ class TextDecoder final : public engine::ComponentBody {
     MSTAR_TRY(norm_.run(ops, last, normed));
     const TensorView logits = ops.temporary(DType::f32, {num_rows, c.vocab});
     MSTAR_TRY(head().run(ops, normed, logits));
-    return on_cuda() ? draw_on_device(step, ending, logits) : draw(step, ending, logits);
+    return draw(step, ending, logits);
+  }
+
+  Status draw(Forward& step, const std::vector<int>& ending, TensorView logits) {
+    return on_cuda() ? draw_on_device(step, ending, logits) : draw_on_host(step, ending, logits);
   }
 
   Status draw_on_device(Forward& step, const std::vector<int>& ending, TensorView logits) {
@@ -190,7 +216,7 @@ class TextDecoder final : public engine::ComponentBody {
     return ok_status();
   }
 
-  Status draw(Forward& step, const std::vector<int>& ending, TensorView logits) {
+  Status draw_on_host(Forward& step, const std::vector<int>& ending, TensorView logits) {
     OpContext& ops = step.ops();
     const auto& sampler = static_cast<const resource::SamplerPool&>(step.resource(refs_.sampler));
     std::vector<SampleRow> rows(ending.size());

@@ -30,12 +30,12 @@ Result<DecoderLayer> DecoderLayer::load(const LoadContext& context, const std::s
   return layer;
 }
 
-Status DecoderLayer::attend(OpContext& ops, TensorView x, TensorView normed, TensorView positions, const Rotary& rotary,
-                            RaggedView rows, PagedKvView kv) const {
-  const std::int64_t tokens = x.dim(0);
+Status DecoderLayer::attend(OpContext& ops, Residual& x, TensorView positions, const Rotary& rotary, RaggedView rows,
+                            PagedKvView kv) const {
+  const std::int64_t tokens = x.tokens();
   TensorView qkv = ops.temporary(ops.activations, {tokens, dims_.qkv_width()});
   TensorView mixed = ops.temporary(ops.activations, {tokens, dims_.q_width()});
-  MSTAR_TRY(qkv_.run(ops, normed, qkv));
+  MSTAR_TRY(qkv_.run(ops, x.normed(), qkv));
   const TensorView q = head_columns(qkv, 0, dims_.heads, dims_.head_dim);
   const TensorView k = head_columns(qkv, dims_.q_width(), dims_.kv_heads, dims_.head_dim);
   const TensorView v = head_columns(qkv, dims_.q_width() + dims_.kv_width(), dims_.kv_heads, dims_.head_dim);
@@ -57,33 +57,30 @@ Status DecoderLayer::attend(OpContext& ops, TensorView x, TensorView normed, Ten
                                   .kv = kv,
                                   .scale = 1.0f / std::sqrt(static_cast<float>(dims_.head_dim)),
                                   .out = mixed.reshaped({tokens, dims_.heads, dims_.head_dim})}));
-  return out_.run(ops, mixed, x, Activation::none, x);
+  return x.add(ops, out_, mixed, {.norm = &norm2_, .product = &gate_up_, .gated = true});
 }
 
-Status DecoderLayer::feed_forward(OpContext& ops, TensorView x, TensorView normed) const {
-  const TensorView hidden = ops.temporary(ops.activations, {x.dim(0), dims_.ffn_dim});
-  MSTAR_TRY(gate_up_.run_gated(ops, normed, hidden));
-  return down_.run(ops, hidden, x, Activation::none, x);
+Status DecoderLayer::feed_forward(OpContext& ops, Residual& x, const Residual::Reader& next) const {
+  const TensorView hidden = ops.temporary(ops.activations, {x.tokens(), dims_.ffn_dim});
+  MSTAR_TRY(gate_up_.run_gated(ops, x.normed(), hidden));
+  return x.add(ops, down_, hidden, next);
 }
 
-Status DecoderLayer::run(OpContext& ops, TensorView x, TensorView positions, const Rotary& rotary, RaggedView rows,
-                         PagedKvView kv) const {
+Status DecoderLayer::run(OpContext& ops, Residual& x, TensorView positions, const Rotary& rotary, RaggedView rows,
+                         PagedKvView kv, const Residual::Reader& next) const {
   const auto mark = ops.arena.mark();
-  TensorView normed = ops.temporary(ops.activations, {x.dim(0), dims_.dim});
-  MSTAR_TRY(norm1_.run(ops, x, normed));
-  const auto inner = ops.arena.mark();
-  MSTAR_TRY(attend(ops, x, normed, positions, rotary, rows, kv));
-  ops.arena.rewind(inner);
-  MSTAR_TRY(norm2_.run(ops, x, normed));
-  MSTAR_TRY(feed_forward(ops, x, normed));
+  MSTAR_TRY(x.norm(ops, norm1_));
+  MSTAR_TRY(attend(ops, x, positions, rotary, rows, kv));
+  ops.arena.rewind(mark);
+  MSTAR_TRY(x.norm(ops, norm2_));
+  MSTAR_TRY(feed_forward(ops, x, next));
   ops.arena.rewind(mark);
   return ok_status();
 }
 
 std::size_t DecoderLayer::workspace_bytes(int tokens, int num_threads, const Rotary& rotary) const {
   const std::int64_t t = tokens;
-  return floats(t * dims_.dim) +
-         std::max(floats(t * dims_.qkv_width()) + floats(t * dims_.q_width()), floats(t * dims_.ffn_dim)) +
+  return std::max(floats(t * dims_.qkv_width()) + floats(t * dims_.q_width()), floats(t * dims_.ffn_dim)) +
          std::max({attention_paged_workspace_bytes(dims_.head_dim, num_threads), rotary.workspace_bytes(num_threads),
                    qkv_.workspace_bytes(tokens, num_threads), out_.workspace_bytes(tokens, num_threads),
                    gate_up_.gated_workspace_bytes(tokens, num_threads), down_.workspace_bytes(tokens, num_threads)});

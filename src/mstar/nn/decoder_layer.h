@@ -4,8 +4,7 @@
 
 #include <string>
 
-#include "mstar/nn/linear.h"
-#include "mstar/nn/rms_norm.h"
+#include "mstar/nn/residual.h"
 #include "mstar/nn/rotary.h"
 #include "mstar/tensor/kv_view.h"
 
@@ -31,18 +30,19 @@ class DecoderLayer {
   // Homes: NAME.norm1, .norm2 [dim]; NAME.qkv [qkv_width, dim]; NAME.out [dim, q_width]; NAME.gate_up [2 ffn_dim, dim];
   // NAME.down [dim, ffn_dim]; with qk_norm NAME.q_norm, .k_norm [head_dim].
   static Result<DecoderLayer> load(const LoadContext& context, const std::string& name, const Dims& dims);
-  // x [tokens, dim] f32 in place; positions [tokens] i32; `kv` is this layer's, its lengths count the rows' tokens.
+  // positions [tokens] i32; `kv` is this layer's, its lengths count the rows' tokens; `next` reads x behind the layer.
   // Thread: the step's owner.
-  Status run(OpContext& ops, TensorView x, TensorView positions, const Rotary& rotary, RaggedView rows,
-             PagedKvView kv) const;
+  Status run(OpContext& ops, Residual& x, TensorView positions, const Rotary& rotary, RaggedView rows, PagedKvView kv,
+             const Residual::Reader& next) const;
+  Residual::Reader reader() const { return {.norm = &norm1_, .product = &qkv_}; }
   // Arena bytes that run() takes and gives back.
   std::size_t workspace_bytes(int tokens, int num_threads, const Rotary& rotary) const;
   std::size_t bytes() const;
 
  private:
-  Status attend(OpContext& ops, TensorView x, TensorView normed, TensorView positions, const Rotary& rotary,
-                RaggedView rows, PagedKvView kv) const;
-  Status feed_forward(OpContext& ops, TensorView x, TensorView normed) const;
+  Status attend(OpContext& ops, Residual& x, TensorView positions, const Rotary& rotary, RaggedView rows,
+                PagedKvView kv) const;
+  Status feed_forward(OpContext& ops, Residual& x, const Residual::Reader& next) const;
 
   Dims dims_;
   RmsNorm norm1_, norm2_, q_norm_, k_norm_;

@@ -63,14 +63,14 @@ Result<DeltaNet> DeltaNet::load(const LoadContext& context, const std::string& n
   return out;
 }
 
-Status DeltaNet::run(OpContext& ops, TensorView normed, TensorView x, TensorView positions, RaggedView rows,
-                     const DeltaNetState& state) const {
+Status DeltaNet::run(OpContext& ops, Residual& x, TensorView positions, RaggedView rows, const DeltaNetState& state,
+                     const Residual::Reader& next) const {
   const auto mark = ops.arena.mark();
   const Dims& d = dims_;
-  const std::int64_t tokens = x.dim(0);
+  const std::int64_t tokens = x.tokens();
   const TensorView in = ops.temporary(ops.activations, {tokens, d.in_width()});
   const TensorView mixed = ops.temporary(ops.activations, {tokens, d.heads, d.value_dim});
-  MSTAR_TRY(in_.run(ops, normed, in));
+  MSTAR_TRY(in_.run(ops, x.normed(), in));
   MSTAR_TRY(delta_mix(ops, {.in = in,
                             .rows = rows,
                             .positions = positions.data<std::int32_t>(),
@@ -88,7 +88,7 @@ Status DeltaNet::run(OpContext& ops, TensorView normed, TensorView x, TensorView
                             .kept = state.kept,
                             .in_turn = batch_invariant_,
                             .out = mixed}));
-  MSTAR_TRY(out_.run(ops, mixed.reshaped({tokens, d.values_width()}), x, Activation::none, x));
+  MSTAR_TRY(x.add(ops, out_, mixed.reshaped({tokens, d.values_width()}), next));
   ops.arena.rewind(mark);
   return ok_status();
 }

@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "mstar/nn/linear.h"
-#include "mstar/nn/rms_norm.h"
+#include "mstar/nn/residual.h"
 #include "mstar/tensor/kv_view.h"
 
 namespace mstar::nn {
@@ -19,7 +18,7 @@ struct DeltaNetState {
   KeptStates kept = {};                      // copies that it makes within rows
 };
 
-// x += out(silu(z) * norm(rule(silu(conv(q, k, v)), b, a))) with q, k, v, z, b and a from `normed`.
+// x += out(silu(z) * norm(rule(silu(conv(q, k, v)), b, a))) with q, k, v, z, b and a from x's normed rows.
 // Source: transformers Qwen3_5GatedDeltaNet (Qwen3NextGatedDeltaNet).
 class DeltaNet {
  public:
@@ -41,10 +40,11 @@ class DeltaNet {
   // taps]; NAME.log_rate [heads], or NAME.minus_rate; NAME.dt_bias [heads]; NAME.norm [value_dim]; NAME.out [dim,
   // values_width].
   static Result<DeltaNet> load(const LoadContext& context, const std::string& name, const Dims& dims);
-  // normed, x [tokens, dim] f32; positions [tokens] i32: a row whose first token is at 0 starts from zeros.
+  // positions [tokens] i32: a row whose first token is at 0 starts from zeros; `next` reads x behind it.
   // Thread: the step's owner.
-  Status run(OpContext& ops, TensorView normed, TensorView x, TensorView positions, RaggedView rows,
-             const DeltaNetState& state) const;
+  Status run(OpContext& ops, Residual& x, TensorView positions, RaggedView rows, const DeltaNetState& state,
+             const Residual::Reader& next) const;
+  Residual::Reader reader(const RmsNorm& norm) const { return {.norm = &norm, .product = &in_}; }
   // Arena bytes that run() takes and gives back.
   std::size_t workspace_bytes(int tokens, int num_threads) const;
   std::size_t bytes() const;

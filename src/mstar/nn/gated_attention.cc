@@ -33,14 +33,14 @@ Result<GatedAttention> GatedAttention::load(const LoadContext& context, const st
   return out;
 }
 
-Status GatedAttention::run(OpContext& ops, TensorView normed, TensorView x, TensorView positions, const Rotary& rotary,
-                           RaggedView rows, PagedKvView kv) const {
+Status GatedAttention::run(OpContext& ops, Residual& x, TensorView positions, const Rotary& rotary, RaggedView rows,
+                           PagedKvView kv, const Residual::Reader& next) const {
   const auto mark = ops.arena.mark();
-  const std::int64_t tokens = x.dim(0), head_dim = dims_.head_dim;
+  const std::int64_t tokens = x.tokens(), head_dim = dims_.head_dim;
   const TensorView in = ops.temporary(ops.activations, {tokens, dims_.in_width()});
   const TensorView q = ops.temporary(ops.activations, {tokens, dims_.heads, head_dim});
   const TensorView mixed = ops.temporary(ops.activations, {tokens, dims_.heads, head_dim});
-  MSTAR_TRY(qkv_.run(ops, normed, in));
+  MSTAR_TRY(qkv_.run(ops, x.normed(), in));
   const TensorView stored_q = heads_apart(in, 0, dims_.heads, dims_.head_dim, 2 * head_dim);
   const TensorView gate = heads_apart(in, head_dim, dims_.heads, dims_.head_dim, 2 * head_dim);
   const TensorView k = head_columns(in, 2 * dims_.q_width(), dims_.kv_heads, dims_.head_dim);
@@ -64,7 +64,7 @@ Status GatedAttention::run(OpContext& ops, TensorView normed, TensorView x, Tens
                                   .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
                                   .out = mixed,
                                   .gate = gate}));
-  MSTAR_TRY(out_.run(ops, mixed.reshaped({tokens, dims_.q_width()}), x, Activation::none, x));
+  MSTAR_TRY(x.add(ops, out_, mixed.reshaped({tokens, dims_.q_width()}), next));
   ops.arena.rewind(mark);
   return ok_status();
 }

@@ -3,14 +3,14 @@
 
 #include <string>
 
-#include "mstar/nn/linear.h"
-#include "mstar/nn/rms_norm.h"
+#include "mstar/nn/residual.h"
 #include "mstar/nn/rotary.h"
 #include "mstar/tensor/kv_view.h"
 
 namespace mstar::nn {
 
-// x += out(sigmoid(gate) * attention(rope(norm_q(q)), rope(norm_k(k)), v)), with q, gate, k and v from `normed`.
+// x += out(sigmoid(gate) * attention(rope(norm_q(q)), rope(norm_k(k)), v)), with q, gate, k and v from x's normed
+// rows.
 // Source: transformers Qwen3_5Attention (Qwen3NextAttention).
 class GatedAttention {
  public:
@@ -28,10 +28,11 @@ class GatedAttention {
   // Homes: NAME.qkv [in_width, dim], rows of each head's query and gate, then keys, then values; NAME.out [dim,
   // q_width]; NAME.q_norm, NAME.k_norm [head_dim].
   static Result<GatedAttention> load(const LoadContext& context, const std::string& name, const Dims& dims);
-  // normed, x [tokens, dim] f32; positions [tokens] i32; `kv` is this layer's, its lengths count the rows' tokens.
+  // positions [tokens] i32; `kv` is this layer's, its lengths count the rows' tokens; `next` reads x behind it.
   // Thread: the step's owner.
-  Status run(OpContext& ops, TensorView normed, TensorView x, TensorView positions, const Rotary& rotary,
-             RaggedView rows, PagedKvView kv) const;
+  Status run(OpContext& ops, Residual& x, TensorView positions, const Rotary& rotary, RaggedView rows, PagedKvView kv,
+             const Residual::Reader& next) const;
+  Residual::Reader reader(const RmsNorm& norm) const { return {.norm = &norm, .product = &qkv_}; }
   // Arena bytes that run() takes and gives back.
   std::size_t workspace_bytes(int tokens, int num_threads, const Rotary& rotary) const;
   std::size_t bytes() const { return qkv_.bytes() + out_.bytes() + q_norm_.bytes() + k_norm_.bytes(); }

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "mstar/nn/linear.h"
+#include "mstar/nn/residual.h"
 
 namespace mstar::nn {
 
@@ -11,8 +11,9 @@ namespace mstar::nn {
 class GatedMlp {
  public:
   static Result<GatedMlp> load(const LoadContext& context, const std::string& name, int dim, int ffn_dim);
-  // x += down(silu(gate) * up) of `normed`; both [tokens, dim] f32. Thread: the step's owner.
-  Status run(OpContext& ops, TensorView normed, TensorView x) const;
+  // x += down(silu(gate) * up) of its normed rows, for `next` to read. Thread: the step's owner.
+  Status run(OpContext& ops, Residual& x, const Residual::Reader& next) const;
+  Residual::Reader reader(const RmsNorm& norm) const { return {.norm = &norm, .product = &gate_up_, .gated = true}; }
   // Arena bytes that run() takes and gives back.
   std::size_t workspace_bytes(int tokens, int num_threads) const;
   std::size_t bytes() const { return gate_up_.bytes() + down_.bytes(); }

@@ -57,23 +57,47 @@ Result<Linear> Linear::pack(Device& device, TensorView weight, Tensor bias, DTyp
   return out;
 }
 
-Status Linear::run(OpContext& ops, TensorView x, TensorView out, Activation activation, TensorView residual) const {
-  return run_with(ops, x, out, activation, residual, bias());
+Status Linear::run(OpContext& ops, const LinearInput& x, TensorView out, Activation activation,
+                   TensorView residual) const {
+  LinearArgs args;
+  args.x = x.rows;
+  args.bias = bias();
+  args.residual = residual;
+  args.activation = activation;
+  args.out = out;
+  args.squares = x.squares;
+  return run_parts(ops, args);
+}
+
+Status Linear::add(OpContext& ops, TensorView x, TensorView stream, const PassedNorm& passed) const {
+  LinearArgs args;
+  args.x = x;
+  args.bias = bias();
+  args.residual = args.out = stream;
+  args.passed = passed;
+  return run_parts(ops, args);
 }
 
 Status Linear::multiply(OpContext& ops, TensorView x, TensorView out) const {
-  return run_with(ops, x, out, Activation::none, {}, {});
+  LinearArgs args;
+  args.x = x;
+  args.out = out;
+  return run_parts(ops, args);
 }
 
-Status Linear::run_with(OpContext& ops, TensorView x, TensorView out, Activation activation, TensorView residual,
-                        TensorView bias) const {
+std::int64_t Linear::passed_norm_parts(const OpContext& ops, TensorView x, TensorView stream, const Linear& reader,
+                                       bool reader_is_gated, DType reader_out) const {
+  if (parts_.size() != 1 || reader.parts_.size() != 1) return 0;
+  LinearArgs args;
+  args.x = x;
+  args.weight = &parts_[0];
+  args.residual = args.out = stream;
+  return ::mstar::passed_norm_parts(ops, args,
+                                    {.weight = &reader.parts_[0], .out = reader_out, .gated = reader_is_gated});
+}
+
+Status Linear::run_parts(OpContext& ops, const LinearArgs& whole) const {
   if (parts_.empty()) return internal_error("a linear layer has no weight");
-  LinearArgs whole;
-  whole.x = x;
-  whole.bias = bias;
-  whole.residual = residual;
-  whole.activation = activation;
-  whole.out = out;
   std::int64_t begin = 0;
   for (const LinearWeight& part : parts_) {
     LinearArgs args = whole;
@@ -95,12 +119,13 @@ std::size_t Linear::workspace_bytes(std::int64_t num_rows, int num_threads) cons
   return most;
 }
 
-Status Linear::run_gated(OpContext& ops, TensorView x, TensorView out) const {
+Status Linear::run_gated(OpContext& ops, const LinearInput& x, TensorView out) const {
   if (bias_) return internal_error("a gated layer has a bias");
-  if (parts_.size() == 1) return gated_linear(ops, {.x = x, .weight = &parts_[0], .out = out});
+  if (parts_.size() == 1)
+    return gated_linear(ops, {.x = x.rows, .weight = &parts_[0], .out = out, .squares = x.squares});
   const std::size_t mark = ops.arena.mark();
   const std::int64_t half = out.dim(1);
-  const TensorView both = ops.temporary(out.dtype, {x.dim(0), 2 * half});
+  const TensorView both = ops.temporary(out.dtype, {x.rows.dim(0), 2 * half});
   MSTAR_TRY(run(ops, x, both));
   MSTAR_TRY(silu_mul(ops, {.gate = columns(both, 0, half), .up = columns(both, half, half), .out = out}));
   ops.arena.rewind(mark);

@@ -24,6 +24,15 @@ struct LoadContext {
   bool keep_blocks = true;
 };
 
+// Rows that a product reads; with squares they lack a norm's factor (ops/linear/passed_norm.h).
+struct LinearInput {
+  LinearInput() = default;
+  LinearInput(TensorView whole) : rows(whole) {}
+  LinearInput(TensorView scaled, RowSquares lacking) : rows(scaled), squares(lacking) {}
+  TensorView rows;
+  RowSquares squares;
+};
+
 // y = activation(x W^T + b) + residual. Homes: NAME.weight [num_outputs, num_inputs], NAME.bias [num_outputs]. Fused
 // homes whose parts are in blocks of different formats are computed part by part.
 class Linear {
@@ -33,14 +42,20 @@ class Linear {
   // From arrays that are there already: weight [num_outputs, num_inputs] on the host, bias [num_outputs] or none.
   static Result<Linear> pack(Device& device, TensorView weight, Tensor bias, DType storage);
   // x [M, num_inputs] f32, out [M, num_outputs] f32. Thread: the step's owner.
-  Status run(OpContext& ops, TensorView x, TensorView out, Activation activation = Activation::none,
+  Status run(OpContext& ops, const LinearInput& x, TensorView out, Activation activation = Activation::none,
              TensorView residual = {}) const;
+  // stream += x W^T + b, and what the norm behind it wants, if anything.
+  Status add(OpContext& ops, TensorView x, TensorView stream, const PassedNorm& passed = {}) const;
+  // For add(): in how many parts it would leave squares for `reader`, whose outputs are `reader_out`; 0 where a norm
+  // must stand between them.
+  std::int64_t passed_norm_parts(const OpContext& ops, TensorView x, TensorView stream, const Linear& reader,
+                                 bool reader_is_gated, DType reader_out) const;
   // x W^T alone, for an op behind it that adds bias().
   Status multiply(OpContext& ops, TensorView x, TensorView out) const;
   TensorView bias() const { return bias_ ? bias_.view() : TensorView(); }  // [num_outputs] f32
   std::size_t workspace_bytes(std::int64_t num_rows, int num_threads) const;
   // out [M, num_outputs / 2] = silu(gate) * up, the outputs being those of gate and then those of up. No bias.
-  Status run_gated(OpContext& ops, TensorView x, TensorView out) const;
+  Status run_gated(OpContext& ops, const LinearInput& x, TensorView out) const;
   std::size_t gated_workspace_bytes(std::int64_t num_rows, int num_threads) const;
   // Of a layer of one part, for tied embeddings.
   const LinearWeight& weight() const {
@@ -50,8 +65,7 @@ class Linear {
   std::size_t bytes() const;
 
  private:
-  Status run_with(OpContext& ops, TensorView x, TensorView out, Activation activation, TensorView residual,
-                  TensorView bias) const;
+  Status run_parts(OpContext& ops, const LinearArgs& whole) const;
 
   std::vector<LinearWeight> parts_;  // by outputs
   Tensor bias_;

@@ -20,11 +20,13 @@ class Stack final : public DecoderStack {
     return std::unique_ptr<DecoderStack>(std::move(out));
   }
 
-  Status run(engine::Forward& step, TensorView x, TensorView positions) const override {
+  Status run(engine::Forward& step, nn::Residual& x, TensorView positions,
+             const nn::Residual::Reader& head) const override {
     const int slot = step.plan_slot();
     auto& kv = static_cast<resource::PagedKvPool&>(step.resource(kv_));
     for (std::size_t i = 0; i < layers_.size(); ++i)
-      MSTAR_TRY(layers_[i].run(step.ops(), x, positions, rotary_, kv.ragged(slot), kv.view(static_cast<int>(i), slot)));
+      MSTAR_TRY(layers_[i].run(step.ops(), x, positions, rotary_, kv.ragged(slot), kv.view(static_cast<int>(i), slot),
+                               i + 1 < layers_.size() ? layers_[i + 1].reader() : head));
     return ok_status();
   }
   std::size_t workspace_bytes(int /*rows*/, int tokens, int num_threads) const override {

@@ -31,13 +31,15 @@ struct Layer {
   std::optional<nn::DeltaNet> delta;
   nn::GatedMlp mlp;
   int index = 0;  // among the layers of its kind
+
+  nn::Residual::Reader reader() const { return attention ? attention->reader(norm1) : delta->reader(norm1); }
 };
 
 class Stack final : public DecoderStack {
  public:
   static Result<std::unique_ptr<DecoderStack>> build(const Qwen35Config& c, const Qwen35State& state,
                                                      const nn::LoadContext& load, engine::BuildContext& build) {
-    std::unique_ptr<Stack> out(new Stack(c, state));
+    std::unique_ptr<Stack> out(new Stack(state));
     MSTAR_TRY_ASSIGN(out->rotary_, nn::Rotary::create(build.device, c.frequencies, false));
     int num_attention = 0, num_delta = 0;
     for (int i = 0; i < c.num_layers(); ++i) {
@@ -60,30 +62,30 @@ class Stack final : public DecoderStack {
     return std::unique_ptr<DecoderStack>(std::move(out));
   }
 
-  Status run(engine::Forward& step, TensorView x, TensorView positions) const override {
+  Status run(engine::Forward& step, nn::Residual& x, TensorView positions,
+             const nn::Residual::Reader& head) const override {
     OpContext& ops = step.ops();
-    const auto mark = ops.arena.mark();
     const int slot = step.plan_slot();
     auto& kv = static_cast<resource::PagedKvPool&>(step.resource(state_.kv));
-    const TensorView normed = ops.temporary(ops.activations, {x.dim(0), dim_});
-    for (const Layer& layer : layers_) {
-      MSTAR_TRY(layer.norm1.run(ops, x, normed));
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const Layer& layer = layers_[i];
+      const nn::Residual::Reader mlp = layer.mlp.reader(layer.norm2);
+      MSTAR_TRY(x.norm(ops, layer.norm1));
       if (layer.attention) {
-        MSTAR_TRY(
-            layer.attention->run(ops, normed, x, positions, rotary_, kv.ragged(slot), kv.view(layer.index, slot)));
+        MSTAR_TRY(layer.attention->run(ops, x, positions, rotary_, kv.ragged(slot), kv.view(layer.index, slot), mlp));
       } else {
         const auto& slots = static_cast<resource::StateSlots&>(step.resource(state_.delta));
-        MSTAR_TRY(layer.delta->run(ops, normed, x, positions, kv.ragged(slot),
+        MSTAR_TRY(layer.delta->run(ops, x, positions, kv.ragged(slot),
                                    {.conv = layer_of(slots.tensor(0), layer.index),
                                     .rule = layer_of(slots.tensor(1), layer.index),
                                     .slots = slots.write_index(slot),
                                     .read_slots = slots.read_index(slot),
-                                    .kept = slots.kept(slot)}));
+                                    .kept = slots.kept(slot)},
+                                   mlp));
       }
-      MSTAR_TRY(layer.norm2.run(ops, x, normed));
-      MSTAR_TRY(layer.mlp.run(ops, normed, x));
+      MSTAR_TRY(x.norm(ops, layer.norm2));
+      MSTAR_TRY(layer.mlp.run(ops, x, i + 1 < layers_.size() ? layers_[i + 1].reader() : head));
     }
-    ops.arena.rewind(mark);
     return ok_status();
   }
 
@@ -93,7 +95,7 @@ class Stack final : public DecoderStack {
       most = std::max({most, layer.mlp.workspace_bytes(tokens, num_threads),
                        layer.attention ? layer.attention->workspace_bytes(tokens, num_threads, rotary_)
                                        : layer.delta->workspace_bytes(tokens, num_threads)});
-    return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(dim_) * sizeof(float) + 256 + most;
+    return most;
   }
 
   std::size_t bytes() const override {
@@ -105,9 +107,8 @@ class Stack final : public DecoderStack {
   }
 
  private:
-  Stack(const Qwen35Config& config, const Qwen35State& state) : dim_(config.decoder.dim), state_(state) {}
+  explicit Stack(const Qwen35State& state) : state_(state) {}
 
-  int dim_;
   Qwen35State state_;
   nn::Rotary rotary_;
   std::vector<Layer> layers_;

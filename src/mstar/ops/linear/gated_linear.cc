@@ -23,8 +23,13 @@ Status in_two_steps(OpContext& context, const GatedLinearArgs& args) {
   return ok_status();
 }
 
+#ifdef MSTAR_CUDA
+bool has_squares(const OpContext&, const GatedLinearArgs& args) { return args.squares.parts.pointer; }
+#endif
+
 constexpr Kernel<GatedLinearArgs> kKernels[] = {
 #ifdef MSTAR_CUDA
+    {"cuda_stream", Backend::cuda, has_squares, gated_linear_cuda_stream},
     {"cuda_stream", Backend::cuda, gated_linear_cuda_stream_fits, gated_linear_cuda_stream},
     {"cuda_two_steps", Backend::cuda, nullptr, in_two_steps},
 #endif
@@ -40,6 +45,8 @@ Status gated_linear(OpContext& context, const GatedLinearArgs& args) {
   MSTAR_OP_EXPECT("gated_linear",
                   is_float_rows(context.backend(), args.out, args.x.dim(0), args.weight->num_outputs() / 2));
   MSTAR_OP_EXPECT("gated_linear", args.out.dtype != DType::f16);
+  MSTAR_OP_EXPECT("gated_linear",
+                  !args.squares.parts.pointer || are_squares_of(context, args.squares.parts, args.x.dim(0)));
   if (args.x.dim(0) == 0) return {};
   return run_first_fit(context, args, kKernels, "gated_linear");
 }

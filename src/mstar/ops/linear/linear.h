@@ -7,6 +7,7 @@
 
 #include "mstar/base/block_format.h"
 #include "mstar/ops/activation.h"
+#include "mstar/ops/linear/passed_norm.h"
 #include "mstar/ops/op_context.h"
 
 namespace mstar {
@@ -96,6 +97,10 @@ struct LinearArgs {
   TensorView residual;  // [M, N] of out's dtype, or a null pointer; may be `out` itself
   Activation activation = Activation::none;
   TensorView out;  // [M, N] f32, on CUDA also bf16 or f16; rows may lie apart; must not overlap x
+  // CUDA, where passed_norm_parts() says so: x W^T is multiplied by the factors that x lacks, before the bias; and what
+  // the norm behind wants is left.
+  RowSquares squares = {};
+  PassedNorm passed = {};
 };
 
 // On the CPU each output is one chain of fused multiply-adds over k = 0..K-1 in f32, whatever M is; weights of 16 bits
@@ -108,6 +113,7 @@ struct LinearArgs {
 // the weight's dtype and rows start on 16 bytes; what neither takes goes through a kernel for any rows, which is slow
 // for many. Of many rows, the product of a layer with 16-bit outputs and a bias or an activation is rounded to out's
 // dtype once more, before the bias. A shape whose library kernel is not loaded yet must not be captured first.
+// With `passed` or `squares` the order depends on M and on which kernel's cut the other product has.
 // Thread: the step's owner. Cost: M N K multiply-adds; reads the weight once for M <= 8. Errors: internal (shapes).
 Status linear(OpContext& context, const LinearArgs& args);
 // Arena bytes that a call takes and gives back.

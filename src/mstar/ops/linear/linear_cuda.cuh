@@ -76,8 +76,9 @@ struct Epilogue {
     if (residual.data) sum = __fadd_rn(sum, residual.get(row, column));
     out.set(row, column, sum);
   }
-  // The same bits for four neighbours; `added` is what the residual holds there.
-  __device__ void finish_four(std::int64_t row, std::int64_t column, float4 sum, float4 added) const {
+  // The same bits for four neighbours, before they are rounded to out's dtype; `added` is what the residual holds
+  // there.
+  __device__ float4 finished_four(std::int64_t column, float4 sum, float4 added) const {
     float values[4] = {sum.x, sum.y, sum.z, sum.w};
     const float others[4] = {added.x, added.y, added.z, added.w};
     if (bias)
@@ -89,7 +90,7 @@ struct Epilogue {
     if (residual.data)
 #pragma unroll
       for (int i = 0; i < 4; ++i) values[i] = __fadd_rn(values[i], others[i]);
-    out.set_four(row, column, make_float4(values[0], values[1], values[2], values[3]));
+    return make_float4(values[0], values[1], values[2], values[3]);
   }
 };
 inline Epilogue epilogue_of(const LinearArgs& args) {

@@ -19,6 +19,8 @@ Status linear_cuda_rows(OpContext& context, const LinearArgs& args);
 bool linear_cuda_stream_fits(const OpContext& context, const LinearArgs& args);
 bool linear_cuda_can_stream(const OpContext& context, const LinearArgs& args);
 Status linear_cuda_stream(OpContext& context, const LinearArgs& args);
+std::int64_t linear_cuda_passed_norm_parts(const OpContext& context, const LinearArgs& args,
+                                           const PassedNormReader& reader);
 bool gated_linear_cuda_stream_fits(const OpContext& context, const GatedLinearArgs& args);
 Status gated_linear_cuda_stream(OpContext& context, const GatedLinearArgs& args);
 // cuBLASLt: dense rows on 16 bytes.
@@ -28,6 +30,12 @@ std::size_t linear_cuda_workspace_bytes();
 // out = activation(out + bias) + residual in place; rows and columns as linear_cuda_library_fits() has checked them.
 Status linear_cuda_finish(OpContext& context, const LinearArgs& args);
 std::size_t linear_cpu_workspace_bytes(const LinearWeight& weight, std::int64_t num_rows, int num_threads);
+
+// Squares of `num_rows` rows, which the streaming kernel alone takes.
+inline bool are_squares_of(const OpContext& context, const TensorView& parts, std::int64_t num_rows) {
+  return context.backend() == Backend::cuda && num_rows <= kMostPassedRows && parts.shape.rank() == 2 &&
+         parts.contiguous() && is_rows_of(parts, DType::f32, parts.dim(0), square_columns(num_rows));
+}
 
 // A matrix of f32, on CUDA also of bf16 or f16, as linear takes it.
 inline bool is_float_rows(Backend backend, const TensorView& view, std::int64_t num_rows, std::int64_t num_columns) {

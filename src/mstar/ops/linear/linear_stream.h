@@ -18,6 +18,8 @@ inline constexpr int kStreamRows = 64;  // of x at once; more go in turns, each 
 
 // The fixed rule. `split` does not depend on the number of rows.
 StreamCut stream_cut(std::int64_t num_rows, std::int64_t num_outputs, std::int64_t num_inputs);
+// In how many parts the kernel leaves squares (passed_norm.h): one for each block and tile.
+std::int64_t square_parts(std::int64_t num_outputs, StreamCut cut);
 // Whether x and the weight can be streamed: both bf16 or f16, rows of x on 16 bytes, K a multiple of 8.
 bool can_stream(const LinearWeight& weight, const TensorView& x);
 Status stream_linear(OpContext& context, const LinearArgs& args, StreamCut cut);

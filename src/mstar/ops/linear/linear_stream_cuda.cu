@@ -41,7 +41,7 @@ Status launch(OpContext& context, StreamProblem& p, const TensorView& x, const L
   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(units * p.split), static_cast<unsigned>(turns));
-  config.blockDim = dim3(Layout::kThreads);
+  config.blockDim = dim3(p.factors.squares ? Layout::kThreadsWithFactors : Layout::kThreads);
   config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = stream_of(context);
   cudaLaunchAttribute attributes[2] = {};
@@ -81,20 +81,38 @@ Status launch_for_tokens(OpContext& context, StreamProblem& p, int fragments, co
   return launch<Element, 2, 8, StreamShape<1, 2, 4, 3>>(context, p, x, weight);
 }
 
-Status stream(OpContext& context, const LinearWeight& weight, const TensorView& x, const TensorView& residual,
-              const TensorView& out, const Epilogue& epilogue, bool gated, StreamCut cut) {
-  StreamProblem p;
-  p.epilogue = epilogue;
+RowFactors factors_of(const RowSquares& squares) {
+  if (!squares.parts.pointer) return {};
+  return {.squares = squares.parts.data<float>(),
+          .stride = static_cast<int>(squares.parts.stride(0)),
+          .num_parts = static_cast<int>(squares.parts.dim(0)),
+          .width = static_cast<float>(squares.width),
+          .epsilon = squares.epsilon};
+}
+
+LeftNorm left_norm_of(const PassedNorm& passed) {
+  if (!passed.gains.pointer) return {};
+  return {.gain = passed.gains.data<float>(),
+          .offset = passed.gain_offset,
+          .rows = float_rows_of(passed.rows),
+          .squares = passed.squares.data<float>(),
+          .squares_stride = static_cast<int>(passed.squares.stride(0))};
+}
+
+Status stream(OpContext& context, StreamProblem& p, const LinearWeight& weight, const TensorView& x,
+              const TensorView& residual, const TensorView& out, bool gated, StreamCut cut) {
+  if (!can_stream(weight, x)) return internal_error("linear: a norm is passed to what cannot stream");
   p.m = static_cast<int>(x.dim(0));
   p.n = static_cast<int>(weight.num_outputs());
   p.num_blocks = static_cast<int>((weight.num_inputs() + 63) / 64);
   p.split = cut.split;
   while ((1 << p.split_log) < cut.split) ++p.split_log;
   p.gated = gated ? p.n / 2 : 0;
-  p.alone = cut.split == 1 && !epilogue.bias && epilogue.activation == Activation::none &&
+  p.alone = cut.split == 1 && !p.epilogue.bias && p.epilogue.activation == Activation::none && !p.left.gain &&
             (out.dtype == DType::f32 || out.dtype == x.dtype);
   p.in_fours =
       out.dim(1) % 4 == 0 && starts_rows_on_16_bytes(out) && (!residual.pointer || starts_rows_on_16_bytes(residual));
+  if (p.left.gain && !p.in_fours) return internal_error("linear: a norm of rows that are not on 16 bytes");
   if (x.dtype == DType::f16) return launch_for_tokens<__half>(context, p, cut.fragments, x, weight);
   return launch_for_tokens<__nv_bfloat16>(context, p, cut.fragments, x, weight);
 }
@@ -112,6 +130,11 @@ StreamCut stream_cut(std::int64_t num_rows, std::int64_t num_outputs, std::int64
   return cut;
 }
 
+std::int64_t square_parts(std::int64_t num_outputs, StreamCut cut) {
+  const std::int64_t tile = 64 * cut.fragments;
+  return (num_outputs + tile - 1) / tile * cut.split;
+}
+
 bool can_stream(const LinearWeight& weight, const TensorView& x) {
   if (!(weight.storage() == DType::bf16) && !(weight.storage() == DType::f16)) return false;
   return weight.storage() == x.dtype && weight.num_inputs() % 8 == 0 && starts_rows_on_16_bytes(x) &&
@@ -119,13 +142,22 @@ bool can_stream(const LinearWeight& weight, const TensorView& x) {
 }
 
 Status stream_linear(OpContext& context, const LinearArgs& args, StreamCut cut) {
-  return stream(context, *args.weight, args.x, args.residual, args.out, epilogue_of(args), false, cut);
+  StreamProblem p;
+  p.factors = factors_of(args.squares);
+  p.epilogue = epilogue_of(args);
+  p.left = left_norm_of(args.passed);
+  if (p.left.gain && (args.passed.squares.dim(0) != square_parts(args.weight->num_outputs(), cut) ||
+                      !starts_rows_on_16_bytes(args.passed.rows) ||
+                      reinterpret_cast<std::uintptr_t>(args.passed.gains.pointer) % 16 != 0))
+    return internal_error("linear: a norm in " + std::to_string(args.passed.squares.dim(0)) + " parts");
+  return stream(context, p, *args.weight, args.x, args.residual, args.out, false, cut);
 }
 
 Status stream_gated_linear(OpContext& context, const GatedLinearArgs& args, StreamCut cut) {
-  Epilogue epilogue;
-  epilogue.out = float_rows_of(args.out);
-  return stream(context, *args.weight, args.x, {}, args.out, epilogue, true, cut);
+  StreamProblem p;
+  p.factors = factors_of(args.squares);
+  p.epilogue.out = float_rows_of(args.out);
+  return stream(context, p, *args.weight, args.x, {}, args.out, true, cut);
 }
 
 namespace {
@@ -138,6 +170,17 @@ bool streams(const LinearWeight& weight, const TensorView& x, DType out) {
   return streams_faster(x.dim(0), weight.num_outputs(), weight.num_inputs(), x.dtype, out);
 }
 
+bool gated_streams(const LinearWeight& weight, const TensorView& x, DType out) {
+  // Of shapes that were not measured: the library's way takes a kernel more, which few rows feel.
+  constexpr std::int64_t kFewRows = 32;
+  if (!can_stream(weight, x) || weight.num_outputs() % 16 != 0) return false;
+  if (weight.keeps_one_order()) return true;
+  const std::int64_t m = x.dim(0);
+  if (m > kStreamRows) return false;
+  const LinearChoice* const choice = linear_choice(m, weight.num_outputs(), weight.num_inputs(), x.dtype, out);
+  return choice ? choice->streams() : m <= kFewRows;
+}
+
 StreamCut cut_of(const LinearWeight& weight, const TensorView& x, DType out) {
   const std::int64_t m = x.dim(0), n = weight.num_outputs(), k = weight.num_inputs();
   const LinearChoice* const choice = weight.keeps_one_order() ? nullptr : linear_choice(m, n, k, x.dtype, out);
@@ -145,7 +188,27 @@ StreamCut cut_of(const LinearWeight& weight, const TensorView& x, DType out) {
   return {.fragments = choice->fragments, .split = choice->split};
 }
 
+// Whether x, once normed, goes through the streaming kernel.
+bool reads_passed_norm(const PassedNormReader& reader, std::int64_t num_rows, std::int64_t width) {
+  const LinearWeight& weight = *reader.weight;
+  if (weight.num_inputs() != width || weight.keeps_one_order() || !(weight.storage() == DType::bf16)) return false;
+  const TensorView x(nullptr, DType::bf16, {num_rows, width});
+  return reader.gated ? gated_streams(weight, x, reader.out) : streams(weight, x, reader.out);
+}
+
 }  // namespace
+
+std::int64_t linear_cuda_passed_norm_parts(const OpContext&, const LinearArgs& args, const PassedNormReader& reader) {
+  static_assert(kMostPassedRows <= kStreamRows);
+  const LinearWeight& weight = *args.weight;
+  const std::int64_t m = args.x.dim(0), n = weight.num_outputs();
+  if (m == 0 || m > kMostPassedRows || n % 8 != 0 || weight.keeps_one_order()) return 0;
+  if (args.x.dtype != DType::bf16 || args.out.dtype != DType::f32 || !starts_rows_on_16_bytes(args.out)) return 0;
+  if (args.residual.pointer && !starts_rows_on_16_bytes(args.residual)) return 0;
+  if (!streams(weight, args.x, args.out.dtype) || !reads_passed_norm(reader, m, n)) return 0;
+  const std::int64_t parts = square_parts(n, cut_of(weight, args.x, args.out.dtype));
+  return parts <= most_square_parts(n) ? parts : 0;
+}
 
 bool linear_cuda_stream_fits(const OpContext&, const LinearArgs& args) {
   return streams(*args.weight, args.x, args.out.dtype);
@@ -159,16 +222,7 @@ Status linear_cuda_stream(OpContext& context, const LinearArgs& args) {
 }
 
 bool gated_linear_cuda_stream_fits(const OpContext&, const GatedLinearArgs& args) {
-  // Of shapes that were not measured: the library's way takes a kernel more, which few rows feel.
-  constexpr std::int64_t kFewRows = 32;
-  const LinearWeight& weight = *args.weight;
-  if (!can_stream(weight, args.x) || weight.num_outputs() % 16 != 0) return false;
-  if (weight.keeps_one_order()) return true;
-  const std::int64_t m = args.x.dim(0);
-  if (m > kStreamRows) return false;
-  const LinearChoice* const choice =
-      linear_choice(m, weight.num_outputs(), weight.num_inputs(), args.x.dtype, args.out.dtype);
-  return choice ? choice->streams() : m <= kFewRows;
+  return gated_streams(*args.weight, args.x, args.out.dtype);
 }
 
 Status gated_linear_cuda_stream(OpContext& context, const GatedLinearArgs& args) {

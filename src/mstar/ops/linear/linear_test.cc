@@ -260,6 +260,24 @@ TEST(Linear, ResidualMayBeTheOutput) {
   });
 }
 
+// Norms pass between products on CUDA alone.
+TEST(Linear, PassesNoNormsOnTheCpu) {
+  Host host;
+  Problem p({"", 2, 8, 16}, DType::f32);
+  const LinearWeight weight = p.pack(host.device());
+  auto gains = random_floats(8, 5), squares = random_floats(4, 6);
+  Guarded out(2, 8), rows(2, 8);
+  LinearArgs args = p.args(weight, 0, 2, Activation::none);
+  args.out = out.view();
+  EXPECT_EQ(passed_norm_parts(host.context(), args, {.weight = &weight}), 0);
+  ASSERT_TRUE(linear(host.context(), args));
+  LinearArgs lacking = args, passing = args;
+  lacking.squares = {.parts = matrix(squares, 1, 4), .width = 16, .epsilon = 1e-6f};
+  EXPECT_EQ(linear(host.context(), lacking).error().code, Code::internal);
+  passing.passed = {.gains = vector(gains), .rows = rows.view(), .squares = matrix(squares, 1, 4)};
+  EXPECT_EQ(linear(host.context(), passing).error().code, Code::internal);
+}
+
 TEST(Linear, RefusesWhatDoesNotFit) {
   Host host;
   Problem p({"", 2, 8, 8}, DType::f32);

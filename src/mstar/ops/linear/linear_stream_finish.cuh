@@ -1,0 +1,351 @@
+// What follows a tile's sums in the streaming product: the groups' and the cluster's sums are added, then come factors,
+// bias, activation or gate, residual, and what the next norm wants.
+#pragma once
+
+#include "mstar/ops/linear/linear_stream_layout.cuh"
+
+namespace mstar::cuda {
+
+// The finishing of one block's tiles. Sums: lane l of warp w of a group holds of each fragment of 64 rows of W and each
+// tile of 8 rows of x what multiply_group() says.
+template <class Element, int kFragments, int kTokenTiles, class Shape>
+class StreamFinish {
+  using Layout = StreamLayout<kFragments, kTokenTiles, Shape>;
+
+ public:
+  using Sums = float[kFragments][kTokenTiles][4];
+
+  // `start`: of the block's layout in shared memory.
+  __device__ StreamFinish(const StreamProblem& problem, unsigned char* shared, unsigned start, int rank)
+      : p_(problem),
+        epilogue_(problem.epilogue),
+        left_(problem.left),
+        sum_barrier_(start + Layout::kSumBarrierAt),
+        factors_(reinterpret_cast<float*>(shared + (start + Layout::kFactorsAt - address_in_shared(shared)))),
+        part_(reinterpret_cast<float4*>(shared + (start + Layout::kPartAt - address_in_shared(shared)))),
+        sums_(reinterpret_cast<float*>(shared + (start + Layout::kSumsAt - address_in_shared(shared)))),
+        rank_(rank),
+        first_token_(static_cast<int>(blockIdx.y) * Layout::kTokens) {}
+
+  // A warp of its own: the factors of the block's rows of x. The order of sums depends on the number of parts and on
+  // kTokenTiles alone.
+  __device__ void make_factors() const {
+    constexpr int kFours = Layout::kTokens / 4, kAtOnce = kWarp / kFours;  // rows in fours; parts in lanes
+    constexpr int kInFlight = Layout::kTokens < 32 ? 8 : 16;
+    const RowFactors factors = p_.factors;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane % kFours * 4, first = lane / kFours;
+    const float* const from = factors.squares + first_token_ + row;
+    const bool reads = first < kAtOnce && first_token_ + row < factors.stride;
+    float4 sum = make_float4(0, 0, 0, 0);
+    await_all_before();
+#pragma unroll 1
+    for (int begin = first; begin < factors.num_parts; begin += kAtOnce * kInFlight) {
+      float4 parts[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        const int part = begin + i * kAtOnce;
+        parts[i] = reads && part < factors.num_parts
+                       ? __ldcg(reinterpret_cast<const float4*>(from + part * factors.stride))
+                       : make_float4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) sum = add_four(sum, parts[i]);
+    }
+#pragma unroll
+    for (int lanes = kAtOnce / 2 * kFours; lanes >= kFours; lanes /= 2)
+      sum = add_four(sum,
+                     make_float4(__shfl_down_sync(kAllLanes, sum.x, lanes), __shfl_down_sync(kAllLanes, sum.y, lanes),
+                                 __shfl_down_sync(kAllLanes, sum.z, lanes), __shfl_down_sync(kAllLanes, sum.w, lanes)));
+    const auto factor_of = [&](float squares) { return 1.0f / sqrtf(squares / factors.width + factors.epsilon); };
+    if (lane < kFours)
+      reinterpret_cast<float4*>(factors_)[lane] =
+          make_float4(factor_of(sum.x), factor_of(sum.y), factor_of(sum.z), factor_of(sum.w));
+    __syncwarp();
+    asm volatile("bar.arrive 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
+  }
+  // The first group's threads.
+  __device__ void multiply_by_factors(bool is_first_tile, Sums& sums) const {
+    if (!p_.factors.squares) return;
+    if (is_first_tile) asm volatile("bar.sync 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
+    const auto* const own = reinterpret_cast<const float2*>(factors_ + threadIdx.x % 4 * 2);
+#pragma unroll
+    for (int j = 0; j < kTokenTiles; ++j) {
+      const float2 factor = own[j * 4];
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+        sums[f][j][0] = __fmul_rn(sums[f][j][0], factor.x);
+        sums[f][j][1] = __fmul_rn(sums[f][j][1], factor.y);
+        sums[f][j][2] = __fmul_rn(sums[f][j][2], factor.x);
+        sums[f][j][3] = __fmul_rn(sums[f][j][3], factor.y);
+      }
+    }
+  }
+
+  // Gains of a tile come from memory: they are asked for while the kernels in front run.
+  __device__ void ask_for_gains(int tile) const {
+    if (!left_.gain) return;
+    const Share share(p_, tile, rank_);
+    const int column = share.first + static_cast<int>(threadIdx.x) * 32;
+    if (column < min(share.first + share.fours * 4, p_.n))
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(left_.gain + column));
+  }
+
+  // Adds the second group's sums to the first's, in this order. Whether this is the first group.
+  __device__ bool give_to_first(int group, bool is_first_tile, bool is_last_tile, Sums& sums) const {
+    if constexpr (Shape::kGroups == 1) return true;
+    const int thread = static_cast<int>(threadIdx.x) % Layout::kGroupThreads;
+    if (group == 1) {
+      if (!is_first_tile) asm volatile("bar.sync 3, %0;" ::"n"(Layout::kConsumers) : "memory");  // read last time
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+        for (int j = 0; j < kTokenTiles; ++j)
+          part_[(f * kTokenTiles + j) * Layout::kGroupThreads + thread] =
+              make_float4(sums[f][j][0], sums[f][j][1], sums[f][j][2], sums[f][j][3]);
+      asm volatile("bar.arrive 2, %0;" ::"n"(Layout::kConsumers) : "memory");
+      return false;
+    }
+    asm volatile("bar.sync 2, %0;" ::"n"(Layout::kConsumers) : "memory");
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j) {
+        const float4 other = part_[(f * kTokenTiles + j) * Layout::kGroupThreads + thread];
+        sums[f][j][0] = __fadd_rn(sums[f][j][0], other.x);
+        sums[f][j][1] = __fadd_rn(sums[f][j][1], other.y);
+        sums[f][j][2] = __fadd_rn(sums[f][j][2], other.z);
+        sums[f][j][3] = __fadd_rn(sums[f][j][3], other.w);
+      }
+    if (!is_last_tile) asm volatile("bar.arrive 3, %0;" ::"n"(Layout::kConsumers) : "memory");
+    return true;
+  }
+
+  __device__ void finish(int tile, const Sums& sums) {
+    if (!p_.alone) return finish_together(tile, sums);
+    if (epilogue_.out.dtype == DType::f32) return finish_alone<float>(tile, sums);
+    finish_alone<Element>(tile, sums);
+  }
+
+ private:
+  __device__ int limit() const { return p_.gated ? p_.gated : p_.n; }
+  __device__ int tokens() const { return min(Layout::kTokens, p_.m - first_token_); }
+
+  // The first group's threads.
+  __device__ static void meet() { asm volatile("bar.sync 1, %0;" ::"n"(Layout::kGroupThreads) : "memory"); }
+
+  // From registers: lanes 4 g + t have rows g and g + 8 of 16 of W, columns 2 t and 2 t + 1 of 8 of x.
+  template <class Out>
+  __device__ void finish_alone(int tile, const Sums& sums) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+    const int token = lane % 4 * 2, left = tokens() - token;
+    Out* const out = epilogue_.out.row<Out>(first_token_ + token);
+    const Out* const residual = epilogue_.residual.data ? epilogue_.residual.row<Out>(first_token_ + token) : nullptr;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+      if (p_.gated) {
+        const int output = (tile * kFragments + f) * 32 + warp * 8 + lane / 4;
+        if (output >= p_.gated) continue;
+#pragma unroll
+        for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            if (j * 8 + i < left)
+              out[(j * 8 + i) * epilogue_.out.stride + output] = narrow<Out>(gated(sums[f][j][i], sums[f][j][2 + i]));
+        continue;
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int output = (tile * kFragments + f) * 64 + warp * 16 + half * 8 + lane / 4;
+        if (output >= p_.n) continue;
+        float added[2 * kTokenTiles] = {};
+        if (residual)
+#pragma unroll
+          for (int c = 0; c < 2 * kTokenTiles; ++c)
+            if (c / 2 * 8 + c % 2 < left)
+              added[c] = widen(residual[(c / 2 * 8 + c % 2) * epilogue_.residual.stride + output]);
+#pragma unroll
+        for (int c = 0; c < 2 * kTokenTiles; ++c) {
+          const float sum = sums[f][c / 2][half * 2 + c % 2];
+          if (c / 2 * 8 + c % 2 < left)
+            out[(c / 2 * 8 + c % 2) * epilogue_.out.stride + output] =
+                narrow<Out>(residual ? __fadd_rn(sum, added[c]) : sum);
+        }
+      }
+    }
+  }
+
+  // Sends sums to the blocks that finish them, and finishes this block's own outputs.
+  __device__ void finish_together(int tile, const Sums& sums) {
+    if (p_.split > 1) {
+      wait_for_cluster();  // all have begun
+    } else {
+      meet();  // all have read the sums of the tile before
+    }
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) send(f, half, sums[f]);
+    const Share share(p_, tile, rank_);
+    if (!p_.in_fours) {
+      meet_senders();
+#pragma unroll 1
+      for (int i = static_cast<int>(threadIdx.x); i < share.fours * 4 * tokens(); i += Layout::kGroupThreads)
+        finish_one(share, i / (share.fours * 4), i % (share.fours * 4));
+      return;
+    }
+    // What is added is on its way while the sums are.
+    int at = static_cast<int>(threadIdx.x);
+    float4 added = residual_at(share, at);
+    const float4 gains = gains_of(share, at);  // of this column, where all of the thread's runs are
+    meet_senders();
+    const int count = share.fours * tokens();
+    // Whole warps, as their sums of squares must.
+#pragma unroll 1
+    while (at / kWarp * kWarp < count) {
+      const float4 value = at < count ? finish_four(share, at, added) : make_float4(0, 0, 0, 0);
+      if (left_.gain) leave(share, at, count, value, gains);
+      at += Layout::kGroupThreads;
+      added = residual_at(share, at);
+    }
+  }
+  __device__ void meet_senders() const {
+    if (p_.split > 1) {
+      wait_for_phase(sum_barrier_, 0);
+    } else {
+      meet();
+    }
+  }
+
+  // The outputs of a tile that this block finishes: neighbours, in runs of four.
+  struct Share {
+    __device__ Share(const StreamProblem& p, int tile, int rank)
+        : fours_log(kOutputsLog - 2 - p.split_log - (p.gated ? 1 : 0)),
+          fours(1 << fours_log),
+          first(((tile << p.split_log) + rank) << (fours_log + 2)) {}
+    const int fours_log, fours, first;
+  };
+
+  // Of run `at` of all tokens' runs.
+  __device__ float4 residual_at(const Share& share, int at) const {
+    const int token = at >> share.fours_log, column = share.first + (at & (share.fours - 1)) * 4;
+    if (!epilogue_.residual.data || token >= tokens() || column >= limit()) return make_float4(0, 0, 0, 0);
+    return epilogue_.residual.get_four(first_token_ + token, column);
+  }
+  // What is stored; zeros behind the last output.
+  __device__ float4 finish_four(const Share& share, int at, float4 added) const {
+    const int token = at >> share.fours_log, local = (at & (share.fours - 1)) * 4, column = share.first + local;
+    if (column >= limit()) return make_float4(0, 0, 0, 0);
+    float4 value = total(token, local);
+    if (p_.gated) {
+      const float4 up = total(token, local + share.fours * 4);
+      value = make_float4(gated(value.x, up.x), gated(value.y, up.y), gated(value.z, up.z), gated(value.w, up.w));
+    }
+    value = epilogue_.finished_four(column, value, added);
+    epilogue_.out.set_four(first_token_ + token, column, value);
+    return value;
+  }
+
+  __device__ float4 gains_of(const Share& share, int at) const {
+    const int column = share.first + (at & (share.fours - 1)) * 4;
+    if (!left_.gain || column >= p_.n) return make_float4(0, 0, 0, 0);
+    const float4 gain = *reinterpret_cast<const float4*>(left_.gain + column);
+    return make_float4(__fadd_rn(gain.x, left_.offset), __fadd_rn(gain.y, left_.offset),
+                       __fadd_rn(gain.z, left_.offset), __fadd_rn(gain.w, left_.offset));
+  }
+  // Run `at` of `count`, which holds `value`, for the norm behind: neighbours in a warp have a token's other runs.
+  __device__ void leave(const Share& share, int at, int count, float4 value, float4 gains) const {
+    const int token = first_token_ + (at >> share.fours_log), column = share.first + (at & (share.fours - 1)) * 4;
+    float squares = __fmul_rn(value.x, value.x);
+    squares = __fmaf_rn(value.y, value.y, squares);
+    squares = __fmaf_rn(value.z, value.z, squares);
+    squares = __fmaf_rn(value.w, value.w, squares);
+#pragma unroll 1
+    for (int lanes = 1; lanes < share.fours; lanes *= 2)
+      squares = __fadd_rn(squares, __shfl_xor_sync(kAllLanes, squares, lanes));
+    if (at >= count) return;
+    if (column == share.first)
+      left_.squares[(share.first >> (share.fours_log + 2)) * left_.squares_stride + token] = squares;
+    if (column < p_.n)
+      FloatRows::narrow_four(make_float4(__fmul_rn(value.x, gains.x), __fmul_rn(value.y, gains.y),
+                                         __fmul_rn(value.z, gains.z), __fmul_rn(value.w, gains.w)),
+                             left_.rows.row<__nv_bfloat16>(token) + column);
+  }
+  __device__ void finish_one(const Share& share, int token, int local) const {
+    const int column = share.first + local;
+    if (column >= limit()) return;
+    float value = total_of_one(token, local);
+    if (p_.gated) value = gated(value, total_of_one(token, local + share.fours * 4));
+    epilogue_.finish(first_token_ + token, column, value);
+  }
+  __device__ static float4 add_four(float4 a, float4 b) {
+    return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
+  }
+  __device__ static float gated(float gate, float up) { return __fmul_rn(activate_one(Activation::silu, gate), up); }
+
+  // An output is finished by the block that has its share of the tile's; a gated share is a run of gate, then of up.
+  // Half 0 are rows 16 w + l / 4 of a fragment, half 1 the rows 8 below.
+  __device__ void send(int fragment, int half, const float (&sums)[kTokenTiles][4]) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+    const int share = Layout::kOutputs >> p_.split_log;
+    int to, row;
+    if (p_.gated) {
+      const int output = fragment * 32 + warp * 8 + lane / 4, half_share = share / 2;
+      to = (output << p_.split_log) / (Layout::kOutputs / 2);
+      row = (output & (half_share - 1)) + half * half_share;
+    } else {
+      const int output = fragment * 64 + warp * 16 + half * 8 + lane / 4;
+      to = (output << p_.split_log) / Layout::kOutputs;
+      row = output & (share - 1);
+    }
+    const int stride = share + 4;
+    float* const at = sums_ + (rank_ * Layout::kTokens + lane % 4 * 2) * stride + row;
+    const unsigned remote = p_.split > 1 ? address_of_rank(address_in_shared(at), to) : 0;
+    const unsigned barrier = p_.split > 1 ? address_of_rank(sum_barrier_, to) : 0;
+#pragma unroll
+    for (int j = 0; j < kTokenTiles; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float sum = sums[j][half * 2 + i];
+        const int offset = (j * 8 + i) * stride;
+        if (p_.split > 1) {
+          store_at_rank(remote + static_cast<unsigned>(offset) * 4, sum, barrier);
+        } else {
+          at[offset] = sum;
+        }
+      }
+  }
+  __device__ float total_of_one(int token, int row) const {
+    const int stride = (Layout::kOutputs >> p_.split_log) + 4;
+    float sum = sums_[token * stride + row];
+#pragma unroll 1
+    for (int from = 1; from < p_.split; ++from)
+      sum = __fadd_rn(sum, sums_[(from * Layout::kTokens + token) * stride + row]);
+    return sum;
+  }
+  __device__ float4 total(int token, int row) const {
+    const int stride = (Layout::kOutputs >> p_.split_log) + 4;
+    const float* at = sums_ + token * stride + row;
+    float4 sum = *reinterpret_cast<const float4*>(at);
+#pragma unroll 2
+    for (int from = 1; from < p_.split; ++from) {
+      at += Layout::kTokens * stride;
+      const float4 part = *reinterpret_cast<const float4*>(at);
+      sum = add_four(sum, part);
+    }
+    return sum;
+  }
+
+  static constexpr int kOutputsLog = kFragments == 1 ? 6 : 7;
+  static_assert(Layout::kOutputs == 1 << kOutputsLog);
+
+  const StreamProblem& p_;
+  const Epilogue epilogue_;  // read before the wait: the first look at a parameter takes long
+  const LeftNorm left_;
+  const unsigned sum_barrier_;
+  float* const factors_;
+  float4* const part_;
+  float* const sums_;
+  const int rank_, first_token_;
+};
+
+}  // namespace mstar::cuda

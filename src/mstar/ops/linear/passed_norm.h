@@ -1,0 +1,48 @@
+// An RMS norm between two products that has no kernel of its own. The product in front, which adds to the residual
+// stream, leaves its rows times the norm's gains and the sums of squares of parts of each row; the product behind
+// multiplies its sums by the factor 1 / sqrt(mean(x^2) + epsilon) that its rows lack.
+#pragma once
+
+#include <cstdint>
+
+#include "mstar/ops/op_context.h"
+
+namespace mstar {
+
+class LinearWeight;
+struct LinearArgs;
+
+// What linear() leaves beside `out` for the norm of its rows.
+struct PassedNorm {
+  TensorView gains;          // [N] f32, or a null pointer: nothing is left
+  float gain_offset = 0.0f;  // 1 for models that store gain - 1
+  TensorView rows;           // [M, N] bf16: out * (gain + gain_offset), rounded once; rows on 16 bytes
+  TensorView squares;        // [num_parts, square_columns(M)] f32
+};
+
+// What a product's rows x lack: it multiplies each row's sums by 1 / sqrt(sum(squares) / width + epsilon).
+struct RowSquares {
+  TensorView parts;        // [num_parts, square_columns(M)] f32, or a null pointer: x is whole
+  std::int64_t width = 0;  // of the rows that were squared
+  float epsilon = 0.0f;
+};
+
+inline constexpr std::int64_t kMostPassedRows = 64;
+// Of a matrix of squares for `num_rows` rows: they are read in fours.
+constexpr std::int64_t square_columns(std::int64_t num_rows) { return (num_rows + 3) / 4 * 4; }
+// No product of `num_outputs` leaves more parts.
+constexpr std::int64_t most_square_parts(std::int64_t num_outputs) { return num_outputs / 8; }
+
+// Who reads the rows next.
+struct PassedNormReader {
+  const LinearWeight* weight = nullptr;
+  DType out = DType::f32;  // of its product
+  bool gated = false;      // by gated_linear(), else linear()
+};
+
+// In how many parts linear(args) would leave squares for `reader`; 0 where the norm must be an op of its own: on the
+// CPU, of more than kMostPassedRows rows, where either product is not the streaming kernel's, or keeps one order of
+// sums. `args.passed` need not be set. Thread: any.
+std::int64_t passed_norm_parts(const OpContext& context, const LinearArgs& args, const PassedNormReader& reader);
+
+}  // namespace mstar
