@@ -155,7 +155,7 @@ void time_prefill(Report& report, Device& cuda) {
 }
 
 // Requests of 640 tokens at any of the 256 that they draw.
-void time_layers(Report& report, Device& cuda) {
+void time_attention_layers(Report& report, Device& cuda) {
   report.table.push_back(
       "Qwen3.5-0.8B: preparation, attention and gate, contexts of 640 to 896: us a layer, and bytes'");
   for (const auto& [prompts, rows] : {std::pair{0, 1}, {0, 8}, {0, 32}, {0, 64}, {3, 22}, {3, 0}}) {
@@ -174,7 +174,7 @@ void time_layers(Report& report, Device& cuda) {
 }  // namespace
 
 void time_attention(Report& report, Device& cuda) {
-  time_layers(report, cuda);
+  time_attention_layers(report, cuda);
   time_decode(report, cuda);
   time_prefill(report, cuda);
 }
