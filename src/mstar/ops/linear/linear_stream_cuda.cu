@@ -87,7 +87,7 @@ RowFactors factors_of(const RowSquares& squares) {
   return {.squares = squares.parts.data<float>(),
           .stride = static_cast<int>(squares.parts.stride(0)),
           .num_parts = static_cast<int>(squares.parts.dim(0)),
-          .width = static_cast<float>(squares.width),
+          .inverse_width = 1.0f / static_cast<float>(squares.width),
           .epsilon = squares.epsilon};
 }
 

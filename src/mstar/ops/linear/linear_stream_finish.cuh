@@ -2,6 +2,7 @@
 // bias, activation or gate, residual, and what the next norm wants.
 #pragma once
 
+#include "mstar/ops/cuda_units.cuh"
 #include "mstar/ops/linear/linear_stream_layout.cuh"
 
 namespace mstar::cuda {
@@ -56,7 +57,9 @@ class StreamFinish {
       sum = add_four(sum,
                      make_float4(__shfl_down_sync(kAllLanes, sum.x, lanes), __shfl_down_sync(kAllLanes, sum.y, lanes),
                                  __shfl_down_sync(kAllLanes, sum.z, lanes), __shfl_down_sync(kAllLanes, sum.w, lanes)));
-    const auto factor_of = [&](float squares) { return 1.0f / sqrtf(squares / factors.width + factors.epsilon); };
+    const auto factor_of = [&](float squares) {
+      return rsqrtf(__fmaf_rn(squares, factors.inverse_width, factors.epsilon));
+    };
     if (lane < kFours)
       reinterpret_cast<float4*>(factors_)[lane] =
           make_float4(factor_of(sum.x), factor_of(sum.y), factor_of(sum.z), factor_of(sum.w));
@@ -150,7 +153,8 @@ class StreamFinish {
 #pragma unroll
           for (int i = 0; i < 2; ++i)
             if (j * 8 + i < left)
-              out[(j * 8 + i) * epilogue_.out.stride + output] = narrow<Out>(gated(sums[f][j][i], sums[f][j][2 + i]));
+              out[(j * 8 + i) * epilogue_.out.stride + output] =
+                  narrow<Out>(gated<Out>(sums[f][j][i], sums[f][j][2 + i]));
         continue;
       }
 #pragma unroll
@@ -280,7 +284,14 @@ class StreamFinish {
   __device__ static float4 add_four(float4 a, float4 b) {
     return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
   }
-  __device__ static float gated(float gate, float up) { return __fmul_rn(activate_one(Activation::silu, gate), up); }
+  // What becomes an Out, or what the output's dtype is.
+  template <class Out>
+  __device__ static float gated(float gate, float up) {
+    return __fmul_rn(silu_of<Out>(gate), up);
+  }
+  __device__ float gated(float gate, float up) const {
+    return epilogue_.out.dtype == DType::f32 ? gated<float>(gate, up) : gated<Element>(gate, up);
+  }
 
   // An output is finished by the block that has its share of the tile's; a gated share is a run of gate, then of up.
   // Half 0 are rows 16 w + l / 4 of a fragment, half 1 the rows 8 below.

@@ -10,7 +10,7 @@ namespace mstar::cuda {
 struct RowFactors {
   const float* squares = nullptr;  // [num_parts][stride], or null: x is multiplied as it is
   int stride = 0, num_parts = 0;
-  float width = 0, epsilon = 0;
+  float inverse_width = 0, epsilon = 0;
 };
 
 // What an added-to residual leaves for the norm behind it; see PassedNorm.
