@@ -1,4 +1,5 @@
 #include "mstar/ops/causal_conv1d/causal_conv1d_kernels.h"
+#include "mstar/ops/cuda_approximate.cuh"
 #include "mstar/ops/cuda_rows.cuh"
 
 namespace mstar {
@@ -27,16 +28,6 @@ struct Convolution {
   Activation activation = Activation::none;
 };
 
-__device__ inline float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ inline float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 // kFastSilu: what is rounded to bf16 needs no more than the approximate exponential and quotient, which are five
 // instructions of forty: without them a long step waits for arithmetic and not for memory.
 template <bool kFastSilu>
