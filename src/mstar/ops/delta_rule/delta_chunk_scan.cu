@@ -100,30 +100,18 @@ __device__ inline void for_state(StateTiles& state, Run run) {
 
 using Sums = float[kTokenTiles][4];  // of 16 columns by eight tokens
 
-// What the state says of the chunk's keys and queries.
-template <int kWarps>
-__device__ inline void ask_state(const StateTiles& state, const Stage<kWarps>& stage, Sums& known, Sums& seen) {
+// What 16 keys' part of the state says of the chunk's keys or queries.
+__device__ inline void ask_state(const StateTiles& state, int step, const Bf16 (&of)[kChunk][kKeys + 8], Sums& sums) {
   const TileLane at = columns_first(threadIdx.x % kWarp);
+  Tile high, low, tokens[kTileRows];
+  split_as_a(state[2 * step], state[2 * step + 1], high, low);
 #pragma unroll
-  for (int step = 0; step < kKeys / 16; ++step) {
-    Tile high, low;
-    split_as_a(state[2 * step], state[2 * step + 1], high, low);
-    Tile k[kTileRows], q[kTileRows];
-#pragma unroll
-    for (int pair = 0; pair < kTileRows; ++pair) {
-      k[pair] = load_tile(&stage.k[16 * pair + at.row][16 * step + at.column]);
-      q[pair] = load_tile(&stage.q[16 * pair + at.row][16 * step + at.column]);
-    }
+  for (int pair = 0; pair < kTileRows; ++pair) tokens[pair] = load_tile(&of[16 * pair + at.row][16 * step + at.column]);
     // Neighbours do not wait for one another.
 #pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) multiply(high, k[tile / 2], tile % 2, known[tile]);
+  for (int tile = 0; tile < kTokenTiles; ++tile) multiply(high, tokens[tile / 2], tile % 2, sums[tile]);
 #pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) multiply(high, q[tile / 2], tile % 2, seen[tile]);
-#pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) multiply(low, k[tile / 2], tile % 2, known[tile]);
-#pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) multiply(low, q[tile / 2], tile % 2, seen[tile]);
-  }
+  for (int tile = 0; tile < kTokenTiles; ++tile) multiply(low, tokens[tile / 2], tile % 2, sums[tile]);
 }
 
 __device__ inline float2 factor_pair(const ChunkPart& part, ChunkFactor factor, int tile) {
@@ -153,64 +141,49 @@ __device__ inline void rest_of(const Stage<kWarps>& stage, Sums& known) {
   }
 }
 
-// sums += X M^T of a lower triangle M of the chunk's part, X in two parts.
-__device__ inline void multiply_lower(const Tile (&high)[kTileRows], const Tile (&low)[kTileRows],
-                                      const ChunkPart& part, ChunkMatrix of_high, ChunkMatrix of_low, Sums& sums) {
+// sums += X M^T of a lower triangle M of the chunk's part: what 16 tokens of X (of two neighbours) give.
+__device__ inline void multiply_lower(int step, const Sums& x, const ChunkPart& part, ChunkMatrix of_high,
+                                      ChunkMatrix of_low, Sums& sums) {
   const int lane = threadIdx.x % kWarp;
+  Tile high, low, m_high[kTileRows], m_low[kTileRows];
+  split_as_a(x[2 * step], x[2 * step + 1], high, low);
 #pragma unroll
-  for (int step = 0; step < kTileRows; ++step) {
-    Tile m_high[kTileRows], m_low[kTileRows];
-#pragma unroll
-    for (int row = step; row < kTileRows; ++row) {
-      const int tile = row * (row + 1) / 2 + step;
-      m_high[row] = tile_of(part.tiles[tile][of_high][lane]);
-      m_low[row] = tile_of(part.tiles[tile][of_low][lane]);
-    }
-#pragma unroll
-    for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(high[step], m_high[tile / 2], tile % 2, sums[tile]);
-#pragma unroll
-    for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(low[step], m_high[tile / 2], tile % 2, sums[tile]);
-#pragma unroll
-    for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(high[step], m_low[tile / 2], tile % 2, sums[tile]);
+  for (int row = step; row < kTileRows; ++row) {
+    const int tile = row * (row + 1) / 2 + step;
+    m_high[row] = tile_of(part.tiles[tile][of_high][lane]);
+    m_low[row] = tile_of(part.tiles[tile][of_low][lane]);
   }
-}
-
-__device__ inline void split_all(const Sums& sums, Tile (&high)[kTileRows], Tile (&low)[kTileRows]) {
 #pragma unroll
-  for (int pair = 0; pair < kTileRows; ++pair) split_as_a(sums[2 * pair], sums[2 * pair + 1], high[pair], low[pair]);
+  for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(high, m_high[tile / 2], tile % 2, sums[tile]);
+#pragma unroll
+  for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(low, m_high[tile / 2], tile % 2, sums[tile]);
+#pragma unroll
+  for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(high, m_low[tile / 2], tile % 2, sums[tile]);
 }
 
-// The state at the end of the chunk.
+// What 16 tokens' changes leave in the state at the end of the chunk.
 template <int kWarps>
-__device__ inline void update_state(const Stage<kWarps>& stage, const Sums& changes, StateTiles& state) {
+__device__ inline void update_state(int step, const Stage<kWarps>& stage, const Sums& changes, StateTiles& state) {
   const TileLane at = rows_first(threadIdx.x % kWarp);
-  const float lasting = stage.part.factors[kLasting][0];
+  float kept[2][4];
 #pragma unroll
-  for (int tile = 0; tile < kKeyTiles; ++tile)
+  for (int n = 0; n < 2; ++n) {
+    const float2 by = factor_pair(stage.part, kKept, 2 * step + n);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) state[tile][i] *= lasting;
+    for (int i = 0; i < 4; ++i) kept[n][i] = changes[2 * step + n][i] * (i % 2 ? by.y : by.x);
+  }
+  Tile high, low;
+  split_as_a(kept[0], kept[1], high, low);
 #pragma unroll
-  for (int step = 0; step < kTileRows; ++step) {
-    float kept[2][4];
+  for (int part = 0; part < kKeys / 64; ++part) {
+    Tile k[4];
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const float2 by = factor_pair(stage.part, kKept, 2 * step + n);
+    for (int pair = 0; pair < 4; ++pair)
+      k[pair] = load_tile_transposed(&stage.k[16 * step + at.row][64 * part + 16 * pair + at.column]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) kept[n][i] = changes[2 * step + n][i] * (i % 2 ? by.y : by.x);
-    }
-    Tile high, low;
-    split_as_a(kept[0], kept[1], high, low);
+    for (int tile = 0; tile < 8; ++tile) multiply(high, k[tile / 2], tile % 2, state[8 * part + tile]);
 #pragma unroll
-    for (int part = 0; part < kKeys / 64; ++part) {
-      Tile k[4];
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair)
-        k[pair] = load_tile_transposed(&stage.k[16 * step + at.row][64 * part + 16 * pair + at.column]);
-#pragma unroll
-      for (int tile = 0; tile < 8; ++tile) multiply(high, k[tile / 2], tile % 2, state[8 * part + tile]);
-#pragma unroll
-      for (int tile = 0; tile < 8; ++tile) multiply(low, k[tile / 2], tile % 2, state[8 * part + tile]);
-    }
+    for (int tile = 0; tile < 8; ++tile) multiply(low, k[tile / 2], tile % 2, state[8 * part + tile]);
   }
 }
 
@@ -239,27 +212,39 @@ __device__ inline void write_outputs(const DeltaCall<Bf16, State>& c, const Plac
   }
 }
 
-// One chunk of a warp's columns.
+// One chunk of a warp's columns. What waits for sums just made stands beside products that do not.
 template <class State, int kWarps>
 __device__ inline void advance(const DeltaCall<Bf16, State>& c, const Place& place, int first, int count,
                                Stage<kWarps>& stage, StateTiles& state) {
-  Sums known = {}, out = {};
-  ask_state(state, stage, known, out);
+  constexpr int kKeySteps = kKeys / 16, kAtOnce = kKeySteps / kTileRows;
+  Sums known = {}, out = {}, changes = {};
+#pragma unroll
+  for (int step = 0; step < kKeySteps; ++step) ask_state(state, step, stage.k, known);
   rest_of(stage, known);
-  Sums changes = {};
-  Tile high[kTileRows], low[kTileRows];
-  split_all(known, high, low);
-  multiply_lower(high, low, stage.part, kSolveHigh, kSolveLow, changes);
+#pragma unroll
+  for (int step = 0; step < kTileRows; ++step) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) ask_state(state, kAtOnce * step + i, stage.q, out);
+    multiply_lower(step, known, stage.part, kSolveHigh, kSolveLow, changes);
+  }
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
     const float2 by = factor_pair(stage.part, kSeen, tile);
 #pragma unroll
     for (int i = 0; i < 4; ++i) out[tile][i] *= i % 2 ? by.y : by.x;
   }
-  split_all(changes, high, low);
-  multiply_lower(high, low, stage.part, kScoreHigh, kScoreLow, out);
+  const float lasting = stage.part.factors[kLasting][0];
+#pragma unroll
+  for (int tile = 0; tile < kKeyTiles; ++tile)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) state[tile][i] *= lasting;
+#pragma unroll
+  for (int step = 0; step < kTileRows; ++step) {
+    multiply_lower(step, changes, stage.part, kScoreHigh, kScoreLow, out);
+    update_state(step, stage, changes, state);
+  }
   write_outputs(c, place, first, count, stage, out);
-  update_state(stage, changes, state);
 }
 
 // Some columns of one head of one row at a time, chunk after chunk. With two stages the next chunk comes while this one
