@@ -284,6 +284,31 @@ void check_chunks(Twins& twins) {
   check_chunks(twins, " that keep states", keeping);
 }
 
+// A server's step: prompts among requests that are being answered, as many heads as run at the same time on a GPU.
+void check_server_step(Twins& twins) {
+  std::vector<std::pair<int, int>> counts;
+  for (int r = 0; r < 22; ++r) counts.push_back({1, 640 + 7 * r});
+  std::vector<std::int32_t> kept(counts.size(), 0);
+  for (const auto& [before, keep] : {std::pair{0, 512}, {128, 384}, {0, 0}}) {
+    counts.insert(counts.begin() + 9, {640, before});
+    kept.insert(kept.begin() + 9, keep);
+  }
+  const Rows rows = Rows::keeping(std::move(counts), std::move(kept));
+  const Heads z{16, 16, 128, 128};
+  Difference all, states;
+  std::vector<float> got, expected;
+  if (!twins.run(
+          [&](OpContext& ops, Place& place) {
+            return RuleProblem{z, DType::bf16, DType::f32}.run(ops, place, rows);
+          },
+          all, &got, &expected))
+    return;
+  const auto count = rows.num_slots() * z.heads * z.key_dim * z.value_dim;
+  states.add({got.begin(), got.begin() + count}, {expected.begin(), expected.begin() + count});
+  twins.judge("delta_rule, prompts among single tokens", all, 3.95e-3, 3.95e-3);
+  twins.judge("delta_rule, prompts among single tokens, states alone", states, 5e-5, 5e-5);
+}
+
 // What is kept, and the outputs before it, are the bits of a row that ends there.
 void check_kept_bits(Twins& twins) {
   const RuleProblem problem{{2, 4, 128, 128}, DType::bf16, DType::f32};
@@ -350,6 +375,7 @@ void check_delta_ops(Report& report, Device& cuda) {
   check_delta_gates(twins);
   check_rule(twins);
   check_chunks(twins);
+  check_server_step(twins);
   check_kept_bits(twins);
   check_rows_alone(twins);
 }

@@ -212,20 +212,23 @@ __device__ inline void write_outputs(const DeltaCall<Bf16, State>& c, const Plac
   }
 }
 
-// One chunk of a warp's columns. What waits for sums just made stands beside products that do not.
-template <class State, int kWarps>
+// One chunk of a warp's columns. What waits for sums just made stands beside products that do not. kFresh: the state is
+// zero, so nothing is asked of it; the bits are the same.
+template <bool kFresh, class State, int kWarps>
 __device__ inline void advance(const DeltaCall<Bf16, State>& c, const Place& place, int first, int count,
                                Stage<kWarps>& stage, StateTiles& state) {
   constexpr int kKeySteps = kKeys / 16, kAtOnce = kKeySteps / kTileRows;
   Sums known = {}, out = {}, changes = {};
 #pragma unroll
-  for (int step = 0; step < kKeySteps; ++step) ask_state(state, step, stage.k, known);
+  for (int step = 0; step < kKeySteps; ++step)
+    if constexpr (!kFresh) ask_state(state, step, stage.k, known);
   rest_of(stage, known);
 #pragma unroll
   for (int step = 0; step < kTileRows; ++step) {
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) ask_state(state, kAtOnce * step + i, stage.q, out);
+    for (int i = 0; i < kAtOnce; ++i)
+      if constexpr (!kFresh) ask_state(state, kAtOnce * step + i, stage.q, out);
     multiply_lower(step, known, stage.part, kSolveHigh, kSolveLow, changes);
   }
 #pragma unroll
@@ -273,7 +276,8 @@ __global__ void __launch_bounds__(kWarps* kWarp, 3 - kStages) scan(DeltaCall<Bf1
       end_copies();
     };
     StateTiles state = {};
-    if (c.positions[place.begin] != 0) {
+    const bool fresh = c.positions[place.begin] == 0;
+    if (!fresh) {
       const State* const old = c.old_state_of(place.row, place.head) + place.slice * kOwn;
       for_state(state, [&](int key, int column, float& x) { x = widen(old[key * c.value_dim + column]); });
     }
@@ -290,7 +294,11 @@ __global__ void __launch_bounds__(kWarps* kWarp, 3 - kStages) scan(DeltaCall<Bf1
       next = place.end_of(first);
       wait_for_copies<kStages - 1>();
       __syncthreads();
-      advance(c, place, first, next - first, stage, state);
+      if (fresh && first == 0) {
+        advance<true>(c, place, first, next - first, stage, state);
+      } else {
+        advance<false>(c, place, first, next - first, stage, state);
+      }
       if (next == place.kept) store(c.kept_state_of(place.row, place.head));
       __syncthreads();
       read_stage(kStages == 1 || next >= place.total ? next : place.end_of(next), stage);

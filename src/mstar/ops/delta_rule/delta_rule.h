@@ -53,11 +53,12 @@ struct DeltaRuleArgs {
 // threads, nor on how its sequence is cut into steps. heads is a multiple of key_heads, value_dim one of 16.
 //
 // On CUDA key_dim is at most 128 and one of 4, and every row of q, k, v and out begins on 4 elements' bytes. A row's
-// bits do not depend on the other rows, but for one case: with bf16 tokens, key_dim 128 and value_dim one of 32, a row
-// of 32 tokens or more goes 64 tokens at a time (delta_chunk_cuda.cuh; products of 16 bits a factor, so that each
-// output is within about 1e-4 of its size of the rule) where the step has more tokens than rows. The 64 are counted
-// from the row's first token and again from the one where its state is kept. There a bf16 state is rounded once, at the
-// row's end, and as it is kept. Errors: internal (shapes). Cost: 8 key_dim value_dim flop a token and head.
+// bits do not depend on the other rows, but for one case: with bf16 tokens on 16 bytes, key_dim 128 and value_dim one
+// of 32, a row of 32 tokens or more goes 64 tokens at a time (delta_chunk_cuda.cuh; products of 16 bits a factor, so
+// that each output is within about 1e-4 of its size of the rule) where the step has more tokens than rows. The 64 are
+// counted from the row's first token and again from the one where its state is kept. There a bf16 state is rounded
+// once, at the row's end, and as it is kept. Errors: internal (shapes). Cost: 8 key_dim value_dim flop a token and
+// head.
 Status delta_rule(OpContext& context, const DeltaRuleArgs& args);
 // Arena bytes that a call takes and gives back.
 struct DeltaRuleWorkspace {
