@@ -341,8 +341,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce) prepare(DeltaCall<Bf1
 
 template <class State>
 void launch_prepare(OpContext& context, const DeltaCall<Bf16, State>& call, const ChunkPlan& plan, int num_tokens) {
-  check_cuda(cudaFuncSetAttribute(prepare<State>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(PrepareShared)),
-             "cudaFuncSetAttribute");
+  allow_shared(prepare<State>, sizeof(PrepareShared));
   const int rows = std::min(call.num_rows, num_tokens / kLeastChunkTokens);  // at most, that go by chunks
   const int pieces = (call.kept.tokens ? 2 : 1) * rows + num_tokens / kChunk;
   const int grid = std::min(pieces * call.heads, kBlocksAtOnce * num_multiprocessors(context));

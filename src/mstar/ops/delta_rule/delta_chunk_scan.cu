@@ -312,8 +312,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 3 - kStages) scan(DeltaCall<Bf1
 template <class State, int kWarps, int kStages>
 void launch_with(OpContext& context, const DeltaCall<Bf16, State>& call, const ChunkPlan& plan, int items) {
   constexpr std::size_t kBytes = kStages * sizeof(Stage<kWarps>);
-  check_cuda(cudaFuncSetAttribute(scan<State, kWarps, kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-             "cudaFuncSetAttribute");
+  allow_shared(scan<State, kWarps, kStages>, kBytes);
   const int blocks = std::min(items, (3 - kStages) * num_multiprocessors(context));
   launch_kernel(context, scan<State, kWarps, kStages>, blocks, kWarps * kWarp, kBytes, call, plan);
 }
