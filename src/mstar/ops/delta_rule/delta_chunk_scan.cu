@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 3 - kStages) scan(DeltaCall<Bf1
     const bool fresh = c.positions[place.begin] == 0;
     if (!fresh) {
       const State* const old = c.old_state_of(place.row, place.head) + place.slice * kOwn;
-      for_state(state, [&](int key, int column, float& x) { x = widen(old[key * c.value_dim + column]); });
+      for_state(state, [&](int key, int column, float& x) { x = widen(__ldcg(old + key * c.value_dim + column)); });
     }
     const auto store = [&](State* to) {
       for_state(state, [&](int key, int column, float& x) {

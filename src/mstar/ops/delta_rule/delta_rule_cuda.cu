@@ -10,13 +10,14 @@ using namespace cuda;
 
 constexpr int kMostWarps = 4;  // of a block
 
-// Four neighbouring numbers in registers, as they are stored.
+// Four neighbouring numbers in registers, as they are stored. Read past the L1 cache: beside another kernel nothing
+// says that it holds no older numbers.
 template <class T>
 struct Four;
 template <>
 struct Four<float> {
   float4 bits = {0, 0, 0, 0};
-  __device__ void load(const float* from) { bits = *reinterpret_cast<const float4*>(from); }
+  __device__ void load(const float* from) { bits = __ldcg(reinterpret_cast<const float4*>(from)); }
   __device__ void store(float* to) const { *reinterpret_cast<float4*>(to) = bits; }
   __device__ float4 get() const { return bits; }
   __device__ void set(float4 value) { bits = value; }
@@ -24,7 +25,7 @@ struct Four<float> {
 template <>
 struct Four<__nv_bfloat16> {
   uint2 bits = {0, 0};
-  __device__ void load(const __nv_bfloat16* from) { bits = *reinterpret_cast<const uint2*>(from); }
+  __device__ void load(const __nv_bfloat16* from) { bits = __ldcg(reinterpret_cast<const uint2*>(from)); }
   __device__ void store(__nv_bfloat16* to) const { *reinterpret_cast<uint2*>(to) = bits; }
   __device__ float4 get() const {
     return make_float4(__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xffff0000u),
@@ -77,8 +78,8 @@ __device__ inline void read_token(const DeltaCall<T, State>& c, int token, int k
     }
   }
   if (column < c.value_dim) to.v.load(c.v + token * c.v_stride + head * c.value_dim + column);
-  to.decay = c.decay[token * c.heads + head];
-  to.beta = c.beta[token * c.heads + head];
+  to.decay = __ldcg(c.decay + token * c.heads + head);
+  to.beta = __ldcg(c.beta + token * c.heads + head);
 }
 
 __device__ inline float dot(float4 a, float4 b, float sum) {
