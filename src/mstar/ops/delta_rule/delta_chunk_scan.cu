@@ -321,17 +321,20 @@ void launch_with(OpContext& context, const DeltaCall<Bf16, State>& call, const C
 
 template <class State>
 void launch_scan(OpContext& context, const DeltaCall<Bf16, State>& call, const ChunkPlan& plan, int num_tokens) {
-  const int most_rows = std::min(call.num_rows, num_tokens / kLeastChunkTokens);
-  if (call.value_dim % (4 * kColumns) != 0)
-    return launch_with<State, 2, 2>(context, call, plan, most_rows * call.heads * (call.value_dim / (2 * kColumns)));
   // How many rows go by chunks only the device knows. The bits are the same.
   constexpr int kUsualPrompt = 512;
-  const int slices = call.heads * (call.value_dim / (4 * kColumns));
+  const int most_rows = std::min(call.num_rows, num_tokens / kLeastChunkTokens);
   const int usual_rows = std::min(most_rows, (num_tokens + kUsualPrompt - 1) / kUsualPrompt);
-  if (usual_rows * slices <= num_multiprocessors(context)) {
-    launch_with<State, 4, 2>(context, call, plan, most_rows * slices);
+  const int multiprocessors = num_multiprocessors(context);
+  const int fours = call.heads * (call.value_dim / (4 * kColumns)),
+            twos = call.heads * (call.value_dim / (2 * kColumns));
+  // Two warps share a multiprocessor's shared memory where there are few, else four.
+  if (call.value_dim % (4 * kColumns) != 0 || usual_rows * twos <= multiprocessors) {
+    launch_with<State, 2, 2>(context, call, plan, most_rows * twos);
+  } else if (usual_rows * fours <= multiprocessors) {
+    launch_with<State, 4, 2>(context, call, plan, most_rows * fours);
   } else {
-    launch_with<State, 4, 1>(context, call, plan, most_rows * slices);
+    launch_with<State, 4, 1>(context, call, plan, most_rows * fours);
   }
 }
 template void launch_scan(OpContext&, const DeltaCall<Bf16, float>&, const ChunkPlan&, int);
