@@ -7,8 +7,7 @@
 // Keys go in the same tiles whatever the tile of queries: a query's bits do not depend on other rows, nor on how many
 // queries come along.
 #include "mstar/ops/attention/attention_kernels.h"
-#include "mstar/ops/attention/tile_cuda.cuh"
-#include "mstar/ops/hopper.cuh"
+#include "mstar/ops/attention/group_tiles_cuda.cuh"
 
 namespace mstar {
 namespace {
@@ -17,66 +16,20 @@ using namespace cuda;
 using bf16 = __nv_bfloat16;
 
 constexpr int kHeadDim = kAttentionWholeHeadDim;
-constexpr int kGroupThreads = 128;
 constexpr int kGroups = 2;
 constexpr int kThreads = kGroups * kGroupThreads;
-constexpr int kGroupQueries = 64;
-constexpr int kQueries = kGroups * kGroupQueries;
+constexpr int kQueries = kGroups * kGroupPairs;
 constexpr int kStages = 3;
-constexpr int kColumns = 8;                        // tiles of eight in 64
-constexpr int kRowChunks = kHeadDim / 8;           // of 16 bytes
-constexpr int kRowBytes = kHeadDim * 2;            // what a swizzle of 128 bytes spans
 constexpr int kTileBytes = kTileKeys * kRowBytes;  // 8 KiB
+static_assert(kHeadDim == kTileColumns);
 
-// Rows of 128 bytes; chunk c of row r lies at c ^ (r % 8). Tiles begin on 1 KiB.
+// Tiles as products read them, on 1 KiB.
 struct Memory {
   std::byte queries[kQueries * kRowBytes];
   std::byte keys[kStages][kTileBytes];
   std::byte values[kStages][kTileBytes];
 };
 constexpr std::size_t kSharedBytes = sizeof(Memory) + 1024;
-
-__device__ inline std::byte* chunk_at(std::byte* tile, int row, int chunk) {
-  return tile + row * kRowBytes + ((chunk ^ row % 8) << 4);
-}
-
-// Operands of products (hopper.cuh): along a row 16 elements further on are 32 bytes; down the rows 16 further on are
-// 2 KiB.
-constexpr std::uint64_t kAlongRow = 32 >> 4, kDownRows = 2048 >> 4;  // 16 elements, as operands count
-
-// What threads wrote to shared memory, for products after the block's next barrier.
-__device__ inline void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-#define MSTAR_SUMS(d)                                                                                          \
-  "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),     \
-      "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), \
-      "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), \
-      "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), \
-      "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-#define MSTAR_THIRTY_TWO                                                                                            \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
-  "%24, %25, %26, %27, %28, %29, %30, %31}"
-
-// d [64][64] = (add ? d : 0) + a [64][16] b [64][16]^T, both in shared memory, rows of a and b along the 16. A lane of
-// warp w holds of columns 8 j + lane % 4 * 2 and the next: row 16 w + lane / 4, then the one 8 below.
-__device__ inline void multiply_rows(float (&d)[kColumns][4], std::uint64_t a, std::uint64_t b, bool add) {
-  asm volatile(
-      "{.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " MSTAR_THIRTY_TWO ", %32, %33, add, 1, 1, 0, 0;}\n"
-      : MSTAR_SUMS(d)
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-}
-// d [64][64] += a [64][16] b [16][64]: a in registers as of mma.m16n8k16, rows of b along the 64.
-__device__ inline void multiply_weights(float (&d)[kColumns][4], const std::uint32_t (&a)[4], std::uint64_t b) {
-  asm volatile(
-      "{.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " MSTAR_THIRTY_TWO
-      ", {%32, %33, %34, %35}, %36, add, 1, 1, 1;}\n"
-      : MSTAR_SUMS(d)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-#undef MSTAR_THIRTY_TWO
-#undef MSTAR_SUMS
 
 // Keys [first, first + 64) of one head, `stride` elements apart; zeros from `num_keys` on.
 __device__ inline void copy_keys(std::byte* to, const bf16* head, std::int64_t stride, int first, int num_keys) {
@@ -114,12 +67,12 @@ struct Running {
 
 // Scores to weights, packed for the product with the values; the sums so far are brought to the new maximum. Keys from
 // `limit` on are hidden.
-__device__ inline void weigh(float (&scores)[kColumns][4], float (&sums)[kColumns][4], Running& running, int limit,
+__device__ inline void weigh(float (&scores)[kEights][4], float (&sums)[kEights][4], Running& running, int limit,
                              float factor, std::uint32_t (&weights)[kTileKeys / 16][4]) {
   const int t = threadIdx.x % 4;
   if (limit < kTileKeys) {
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
+    for (int n = 0; n < kEights; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (n * 8 + 2 * t + i % 2 >= limit) scores[n][i] = -INFINITY;
@@ -129,14 +82,14 @@ __device__ inline void weigh(float (&scores)[kColumns][4], float (&sums)[kColumn
   for (int half = 0; half < 2; ++half) {
     float most = running.largest[half];
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n) most = fmaxf(most, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+    for (int n = 0; n < kEights; ++n) most = fmaxf(most, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));  // finite: a tile has a key
     const float correction = power_of_two((running.largest[half] - most) * factor), base = most * factor;
     running.largest[half] = most;
     float total = running.total[half] * correction;
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
+    for (int n = 0; n < kEights; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& score = scores[n][2 * half + i];
@@ -222,8 +175,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   const int group = threadIdx.x / kGroupThreads;
-  const std::uint64_t queries = operand_at(address_in_shared(memory.queries + group * kGroupQueries * kRowBytes));
-  float sums[kColumns][4] = {}, scores[kColumns][4];
+  const std::uint64_t queries = operand_at(address_in_shared(memory.queries + group * kGroupPairs * kRowBytes));
+  float sums[kEights][4] = {}, scores[kEights][4];
   std::uint32_t weights[kTileKeys / 16][4];
   Running running;
   for (int index = 0; index < num_tiles; ++index) {
@@ -235,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     begin_products();
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k)
-      multiply_rows(scores, queries + k * kAlongRow, key_operand + k * kAlongRow, k > 0);
+      multiply_group(bf16{}, scores, queries + k * kAlongRow, key_operand + k * kAlongRow, k > 0);
     close_products();
     wait_products<0>();
     weigh(scores, sums, running, num_keys - index * kTileKeys, factor, weights);
@@ -254,12 +207,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     float total = running.total[half];
     total += __shfl_xor_sync(kAllLanes, total, 1);
     total += __shfl_xor_sync(kAllLanes, total, 2);
-    const int own = group * kGroupQueries + warp * 16 + lane / 4 + half * 8;
+    const int own = group * kGroupPairs + warp * 16 + lane / 4 + half * 8;
     if (own >= num_queries) continue;
     const float scale = total > 0 ? 1.0f / total : 0.0f;
     bf16* const to = out.data + (tile.begin + tile.first + own) * out.token_stride + head * kHeadDim + 2 * t;
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
+    for (int n = 0; n < kEights; ++n) {
       float2 added = make_float2(0, 0);
       if (biases.values) added = *reinterpret_cast<const float2*>(biases.values + head * kHeadDim + n * 8 + 2 * t);
       *reinterpret_cast<std::uint32_t*>(to + n * 8) =
