@@ -1,7 +1,8 @@
 // Rows of many tokens: tiles of 128 (token, head) pairs that share a kv head walk the keys in tiles of 64 with a
 // running maximum, as in Dao, "FlashAttention-2" (2023), by products of warp groups: two of them have 64 pairs each,
 // read keys and values where they lie in shared memory, and hold the weights, rounded to bf16, in registers. One tile
-// of keys and values is on its way while another is in use.
+// of keys and values is on its way while another is in use, and one group's scores are made while the other's become
+// weights.
 //
 // Keys go in the same tiles whatever the tile of queries, and tiles that a query does not see leave its sums as they
 // are: its bits do not depend on other rows, nor on how many queries come along.
@@ -194,6 +195,10 @@ __device__ inline void write_rows(const float (&rows)[16][Outcome<kHeadDim>::kSt
   }
 }
 
+// The second group's scores come after the first one's.
+__device__ inline void announce_scores() { asm volatile("bar.arrive 1, %0;" ::"n"(kThreads) : "memory"); }
+__device__ inline void await_scores() { asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory"); }
+
 // Blocks (tile and kv head).
 template <int kHeadDim>
 __global__ void __launch_bounds__(kThreads, kHeadDim > 128 ? 1 : 2)
@@ -228,11 +233,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim > 128 ? 1 : 2)
     commit_copies();
   };
 
-  std::int64_t places[kStages] = {};
-  if (tile.row >= 0) {
-#pragma unroll
-    for (int index = 0; index < kStages; ++index) places[index] = place_of(index);
-  }
+  const std::int64_t first_place = tile.row >= 0 ? place_of(0) : 0, second_place = tile.row >= 0 ? place_of(1) : 0;
   if (tile.row >= 0 && threadIdx.x < kTilePairs) {
     const int pair = tile.first_pair + (static_cast<int>(threadIdx.x) < num_pairs ? static_cast<int>(threadIdx.x) : 0);
     memory.pairs[threadIdx.x] = make_int2(tile.begin + pair / group, kv_head * group + pair % group);
@@ -247,11 +248,13 @@ __global__ void __launch_bounds__(kThreads, kHeadDim > 128 ? 1 : 2)
     copy_16_async(chunk_at(memory.queries[chunk / kRowChunks], own, chunk % kRowChunks),
                   q.data + pair.x * q.token_stride + pair.y * kHeadDim + chunk * 8, own < num_pairs);
   }
-  copy(0, places[0]);  // with the queries
-  copy(1, places[1]);
+  copy(0, first_place);  // with the queries
+  copy(1, second_place);
+  std::int64_t next = place_of(2);
 
   // This warp group's pairs, and this lane's two.
-  const int first = warp / 4 * kGroupPairs, least_keys = first < num_pairs ? keys_of(first) : num_keys;
+  const int warp_group = warp / (kGroupThreads / kWarp), first = warp_group * kGroupPairs;
+  const int least_keys = first < num_pairs ? keys_of(first) : num_keys;
   const int own = warp * 16 + g;
   const int seen[2] = {own < num_pairs ? keys_of(own) : num_keys, own + 8 < num_pairs ? keys_of(own + 8) : num_keys};
   const std::uint64_t queries = operand_at(address_in_shared(memory.queries[0] + first * kRowBytes));
@@ -259,10 +262,14 @@ __global__ void __launch_bounds__(kThreads, kHeadDim > 128 ? 1 : 2)
   float sums[kTiles][kEights][4] = {}, scores[kEights][4];
   for (int index = 0; index < num_tiles; ++index) {
     const int stage = index % kStages, first_key = index * kTileKeys;
-    wait_copies<kStages - 1>();
+    if (index == 0) {
+      wait_copies<1>();
+    } else {
+      wait_copies<0>();
+    }
     show_to_products();
-    __syncthreads();  // this tile is there
-    const std::int64_t next = place_of(index + kStages);
+    __syncthreads();  // this tile is there, and the one before it is read
+    if (warp_group > 0) await_scores();
     const std::uint64_t keys = operand_at(address_in_shared(memory.keys[stage][0]));
     begin_products();
 #pragma unroll
@@ -270,7 +277,12 @@ __global__ void __launch_bounds__(kThreads, kHeadDim > 128 ? 1 : 2)
       multiply_group(bf16{}, scores, queries + k / 4 * kNextQueries + k % 4 * kAlongRow,
                      keys + k / 4 * kNextKeys + k % 4 * kAlongRow, k > 0);
     close_products();
+    if (index > 0) {
+      copy(index + 1, next);
+      next = place_of(index + 2);
+    }
     wait_products<0>();
+    if (warp_group == 0) announce_scores();
     const int limits[2] = {seen[0] - first_key, seen[1] - first_key};
     float corrections[2];
     weigh_tile(scores, first_key + kTileKeys > least_keys, limits, factor, running, corrections);
@@ -301,12 +313,10 @@ __global__ void __launch_bounds__(kThreads, kHeadDim > 128 ? 1 : 2)
     }
     close_products();
     wait_products<0>();
-    __syncthreads();  // and read
-    copy(index + kStages, next);
   }
 
   wait_copies<0>();
-  __syncthreads();  // where there are no keys the queries may still be on their way
+  __syncthreads();  // all is read, and nothing on its way
   auto& rows = reinterpret_cast<Outcome<kHeadDim>*>(aligned)->rows[warp];
   static_assert(sizeof(Outcome<kHeadDim>) <= offsetof(TileMemory<kHeadDim>, pairs));
 #pragma unroll
