@@ -151,10 +151,12 @@ Status attention_paged_cuda(OpContext& context, const PagedAttentionArgs& args) 
   const bool alone = attention_alone_cuda_fits(args);
   if (tokens == rows)
     return alone ? attention_alone_cuda(context, args, tokens) : attention_decode_cuda(context, args, true);
-  // Rows of one token keep the kernel, and the bits, that they have in a step without prompts.
-  if (rows > 1) MSTAR_TRY(alone ? attention_alone_cuda(context, args, 1) : attention_decode_cuda(context, args, false));
-  return args.q.dtype == DType::bf16 ? attention_prefill_cuda(context, args, 2)
-                                     : attend_any(context, args, dtype, pages, 2, args.gate);
+  MSTAR_TRY(args.q.dtype == DType::bf16 ? attention_prefill_cuda(context, args, 2)
+                                        : attend_any(context, args, dtype, pages, 2, args.gate));
+  if (rows == 1) return {};
+  // Rows of one token keep the kernel, and the bits, that they have in a step without prompts. They come last: their
+  // old keys are under way where the prompts' last tiles leave multiprocessors free.
+  return alone ? attention_alone_cuda(context, args, 1) : attention_decode_cuda(context, args, false);
 }
 
 bool attention_slots_cuda_fits(const OpContext&, const SlotAttentionArgs& args) {
