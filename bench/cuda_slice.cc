@@ -96,6 +96,14 @@ void check_part(Report& report, Device& cuda, int num_tokens, std::string_view p
     check_row_ops(report, cuda);
     check_whisper_ops(report, cuda);
     time_whisper_ops(report, cuda);
+  } else if (part == "attention") {
+    check_attention_tiles(report, cuda);
+    check_row_ops(report, cuda);
+    time_attention(report, cuda);
+  } else if (part == "delta") {
+    check_delta_ops(report, cuda);
+    check_delta_mix(report, cuda);
+    measure_ops(report, cuda);
   } else if (part == "linear") {
     check_linear_products(report, cuda);
     check_passed_norms(report, cuda);
