@@ -81,7 +81,8 @@ struct HostOutputs {
   std::vector<std::string> stop_loops = {};  // component signals: loops of this walk that end after this iteration
 };
 
-// One per request: may keep state between runs. Thread: the pool, one run at a time per request.
+// One per request: may keep state between runs. Thread: the pool, or the worker's for a light one; one run at a time
+// per request.
 class HostStage {
  public:
   virtual ~HostStage() = default;
@@ -90,6 +91,9 @@ class HostStage {
 struct HostComponent {
   std::string name;
   std::function<std::unique_ptr<HostStage>(const RequestParams&)> make = {};
+  // A run takes less time than to wake a thread of the pool and be woken by it (some 100 us): it is done at once, on
+  // the thread that hands out all host components' work.
+  bool is_light = false;
 };
 
 }  // namespace mstar::decl

@@ -69,6 +69,10 @@ class Device {
   virtual std::int64_t num_allocations() const = 0;
   // Also makes the device the calling thread's current one, so that ops may launch on the stream.
   virtual Stream default_stream() = 0;
+  // Orders of their own for copies from and to the host beside what the default stream does, where the device has such;
+  // else the default stream. What depends on the other stream needs an event.
+  virtual Stream upload_stream() { return default_stream(); }
+  virtual Stream readback_stream() { return default_stream(); }
   virtual Result<std::unique_ptr<Event>> make_event(bool timed = false) = 0;
   // Copies between host and device or within the device, ordered on `stream`; host memory should be pinned.
   virtual void copy_to_device(void* to, const void* from, std::size_t bytes, Stream stream) = 0;

@@ -1,6 +1,6 @@
 // A device for tests of the engine: work is queued and runs only when somebody waits for it, in order, with the memory
 // as it is then; captures are recorded and replayed. So a buffer that the host changes too early gives wrong results
-// here, not only on a GPU.
+// here, not only on a GPU. Copies of the two other streams run as early as they may, or as late.
 #pragma once
 
 #include <cstring>
@@ -35,6 +35,8 @@ class DeferredDevice final : public Device {
   void release_host(void* pointer) override { release(pointer); }
   std::int64_t num_allocations() const override { return host_->num_allocations(); }
   Stream default_stream() override { return {}; }
+  Stream upload_stream() override { return {&uploads_}; }
+  Stream readback_stream() override { return {&readbacks_}; }
 
   // What a kernel launch is on a GPU.
   void launch(Work work) {
@@ -45,13 +47,23 @@ class DeferredDevice final : public Device {
       ++num_queued_;
     }
   }
-  void copy_to_device(void* to, const void* from, std::size_t bytes, Stream) override { copy(to, from, bytes); }
-  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream) override { copy(to, from, bytes); }
-  void copy_within(void* to, const void* from, std::size_t bytes, Stream) override { copy(to, from, bytes); }
+  void copy_to_device(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    copy(to, from, bytes, stream);
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    copy(to, from, bytes, stream);
+  }
+  void copy_within(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    copy(to, from, bytes, stream);
+  }
   void fill_zero(void* to, std::size_t bytes, Stream) override {
     launch([=] { std::memset(to, 0, bytes); });
   }
-  void synchronize(Stream) override { run_until(num_queued_); }
+  void synchronize(Stream stream) override {
+    if (stream.native == &uploads_) return queue_uploads();
+    run_until(num_queued_);
+    if (stream.native == &readbacks_) run_readbacks(num_readbacks_);
+  }
 
   Result<std::unique_ptr<Event>> make_event(bool) override { return std::unique_ptr<Event>(new Marker(*this)); }
 
@@ -74,6 +86,7 @@ class DeferredDevice final : public Device {
   // Queued work that has not run.
   std::size_t num_waiting() const { return queue_.size(); }
 
+  bool late_copies = false;  // of the two other streams: when an event lets others wait for them, not when they may
   bool refuse_capture = false;
   int fail_captures = 0;  // so many captures end in an error
 
@@ -81,15 +94,27 @@ class DeferredDevice final : public Device {
   class Marker final : public Event {
    public:
     explicit Marker(DeferredDevice& device) : device_(device) {}
-    void record(Stream) override { at_ = device_.num_queued_; }
-    void wait() override { device_.run_until(at_); }
+    void record(Stream stream) override {
+      stream_ = stream;
+      at_ = is_of_readbacks() ? device_.readbacks_after_ : device_.num_queued_;
+      num_readbacks_ = device_.num_readbacks_;
+    }
+    void wait() override {
+      device_.run_until(is_of_readbacks() && device_.late_copies ? device_.num_queued_ : at_);
+      if (is_of_readbacks()) device_.run_readbacks(num_readbacks_);
+    }
     bool reached() const override { return device_.num_run_ >= at_; }
-    void wait_on(Stream) override {}
+    void wait_on(Stream stream) override {
+      if (stream_.native == &device_.uploads_) device_.queue_uploads();
+      if (stream.native == &device_.readbacks_) device_.readbacks_after_ = at_;
+    }
     double us_since(const Event&) const override { return 0; }
 
    private:
+    bool is_of_readbacks() const { return stream_.native == &device_.readbacks_; }
     DeferredDevice& device_;
-    std::int64_t at_ = 0;
+    Stream stream_ = {};
+    std::int64_t at_ = 0, num_readbacks_ = 0;
   };
   class Recorded final : public CapturedGraph {
    public:
@@ -105,10 +130,30 @@ class DeferredDevice final : public Device {
     std::vector<Work> work_;
   };
 
-  void copy(void* to, const void* from, std::size_t bytes) {
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) {
     if (bytes == 0) return;
     ++num_copies_;
-    launch([=] { std::memmove(to, from, bytes); });
+    const auto run = [=] { std::memmove(to, from, bytes); };
+    MSTAR_CHECK(!recording_ || !stream.native, "a graph is recorded on the default stream");
+    if (stream.native == &readbacks_) {
+      readbacks_.emplace_back(run);
+      ++num_readbacks_;
+    } else if (stream.native == &uploads_ && late_copies) {
+      uploads_.emplace_back(run);
+    } else if (stream.native == &uploads_) {
+      run();
+    } else {
+      launch(run);
+    }
+  }
+  void queue_uploads() {
+    for (Work& each : std::exchange(uploads_, {})) launch(std::move(each));
+  }
+  void run_readbacks(std::int64_t position) {
+    for (; num_read_back_ < position; ++num_read_back_) {
+      readbacks_.front()();
+      readbacks_.pop_front();
+    }
   }
   void run_until(std::int64_t position) {
     MSTAR_CHECK(!recording_, "a wait while a graph was being captured");
@@ -123,6 +168,9 @@ class DeferredDevice final : public Device {
   std::unique_ptr<Device> host_ = make_cpu_device();
   std::deque<Work> queue_;
   std::int64_t num_queued_ = 0, num_run_ = 0, num_copies_ = 0;
+  std::deque<Work> uploads_, readbacks_;  // that wait
+  std::int64_t num_readbacks_ = 0, num_read_back_ = 0;
+  std::int64_t readbacks_after_ = 0;  // in the queue: what those that are asked for now wait for
   std::vector<Work> recorded_;
   bool recording_ = false;
 };

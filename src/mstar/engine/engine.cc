@@ -102,7 +102,9 @@ Engine::Engine(const decl::Decl& decl, decl::ComponentRef component, Options opt
 
 Engine::~Engine() {
   // Graphs and copies of steps that nobody finished may still run.
-  if (slots_.num_taken() > 0) device_.synchronize(device_.default_stream());
+  if (slots_.num_taken() == 0) return;
+  for (const Stream stream : {device_.default_stream(), device_.upload_stream(), device_.readback_stream()})
+    device_.synchronize(stream);
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::ComponentRef component, Options options,
@@ -124,7 +126,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
   for (SlotMemory& memory : engine->memory_) {
     memory.upload = PinnedBlock(device);
     memory.readback = PinnedBlock(device);
-    MSTAR_TRY_ASSIGN(memory.done, device.make_event());
+    for (std::unique_ptr<Event>* const event : {&memory.done, &memory.uploaded, &memory.ran}) {
+      MSTAR_TRY_ASSIGN(*event, device.make_event());
+    }
   }
   const auto& limits = engine->options_.limits;
   engine->arena_ = engine->options_.arena;
@@ -264,13 +268,14 @@ void Engine::plan(Step& step) {
   lease(step);
   body_->before_plan(step);
   for (const decl::ResourceRef ref : spec_.uses)
-    if (Status planned = resources_.at(ref)->plan(step.rows, step.ops().stream); !planned)
+    if (Status planned = resources_.at(ref)->plan(step.rows, device_.upload_stream()); !planned)
       step.failure = planned.error();
 }
 
 void Engine::bind(Step& step) {
   const PhaseScope scope(options_.profile, Phase::gather);
   if (Status gathered = gather(step); !gathered && !step.failure) step.failure = gathered.error();
+  join_uploads(step);
   if (Status allocated = allocate_outputs(step); !allocated && !step.failure) step.failure = allocated.error();
 }
 

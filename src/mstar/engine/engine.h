@@ -172,6 +172,7 @@ class Engine {
   // engine_io.cc
   Status gather(Step& step);
   Status allocate_outputs(Step& step);
+  void join_uploads(Step& step);
   Status read_back(Step& step);
   void make_outputs(Step& step);
   void bring_to_host(Step& step) const;

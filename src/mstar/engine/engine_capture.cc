@@ -135,8 +135,10 @@ Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, i
     step.rows.add({RequestId{}, spec.row.resources});
     step.demands.push_back(spec.row);
   }
-  for (const decl::ResourceRef ref : spec_.uses) MSTAR_TRY(resources_.at(ref)->plan(step.rows, stream));
+  for (const decl::ResourceRef ref : spec_.uses)
+    MSTAR_TRY(resources_.at(ref)->plan(step.rows, device_.upload_stream()));
   MSTAR_TRY(gather(step));
+  join_uploads(step);
   step.layout = OutputLayout::of(output_slots_, output_items(spec.row, output_slots_.size(), rows));
   for (std::size_t s = 0; s < output_slots_.size(); ++s) {
     auto& starts = step.output_starts.emplace_back(1, 0);

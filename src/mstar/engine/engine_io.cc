@@ -62,11 +62,11 @@ Result<std::int64_t> items_of(const SlotSpec& spec, const Value& value, const st
 }
 
 // Copies pieces to one place after the other. Neighbours in the source are one copy, and what is on the host goes
-// through pinned memory in one piece where it can.
+// through pinned memory in one piece where it can, on a stream of its own.
 class Gatherer {
  public:
-  Gatherer(Device& device, Stream stream, std::byte* to, std::byte* staging)
-      : device_(device), stream_(stream), to_(to), staging_(staging) {}
+  Gatherer(Device& device, Stream stream, Stream uploads, std::byte* to, std::byte* staging)
+      : device_(device), stream_(stream), uploads_(uploads), to_(to), staging_(staging) {}
   void add(const Source& source) {
     Source piece = source;
     if (!piece.on_device) {
@@ -87,7 +87,7 @@ class Gatherer {
     if (run_.on_device) {
       device_.copy_within(to_, run_.pointer, run_.bytes, stream_);
     } else if (run_.bytes) {
-      device_.copy_to_device(to_, run_.pointer, run_.bytes, stream_);
+      device_.copy_to_device(to_, run_.pointer, run_.bytes, uploads_);
     }
     to_ += run_.bytes;
     run_ = {};
@@ -96,7 +96,7 @@ class Gatherer {
 
  private:
   Device& device_;
-  Stream stream_;
+  Stream stream_, uploads_;
   std::byte* to_;
   std::byte* staging_;
   Source run_;
@@ -165,7 +165,9 @@ Status Engine::gather(Step& step) {
       }
       continue;
     }
-    Gatherer gatherer(device_, step.ops().stream, to, staging);
+    // Memory of the pool may still be read by steps before this one; the slot's own has rested since its last step.
+    const Stream stream = step.ops().stream;
+    Gatherer gatherer(device_, stream, step.bucket ? device_.upload_stream() : stream, to, staging);
     const std::int64_t real_items = step.input_starts[s][num_real];
     const std::size_t real_bytes = static_cast<std::size_t>(real_items) * item_bytes(spec);
     // Static memory keeps the padding of earlier steps: only what they overwrote is padded again.
@@ -216,13 +218,29 @@ Status Engine::allocate_outputs(Step& step) {
   return ok_status();
 }
 
+// A slot's tables and static inputs were read for the last time by its last step, which the host has read. So they are
+// uploaded while the step in front runs, and the forward waits for them alone.
+void Engine::join_uploads(Step& step) {
+  const Stream uploads = device_.upload_stream(), stream = step.ops().stream;
+  if (uploads.native == stream.native) return;
+  Event& uploaded = *memory_[static_cast<std::size_t>(step.own_slot)].uploaded;
+  uploaded.record(uploads);
+  uploaded.wait_on(stream);
+}
+
+// The step behind does not wait for the copy.
 Status Engine::read_back(Step& step) {
   if (on_cpu()) return ok_status();
   const PhaseScope scope(options_.profile, Phase::read_back);
   SlotMemory& memory = memory_[static_cast<std::size_t>(step.own_slot)];
+  const Stream stream = step.ops().stream, readback = device_.readback_stream();
+  if (readback.native != stream.native) {
+    memory.ran->record(stream);
+    memory.ran->wait_on(readback);
+  }
   if (const auto& block = step.output_blocks[kHostGroup])
-    device_.copy_to_host(memory.readback.data(), block->pointer, step.layout.bytes[kHostGroup], step.ops().stream);
-  memory.done->record(step.ops().stream);
+    device_.copy_to_host(memory.readback.data(), block->pointer, step.layout.bytes[kHostGroup], readback);
+  memory.done->record(readback);
   return ok_status();
 }
 

@@ -269,6 +269,7 @@ TEST_F(EngineOnADeferredDevice, RandomArrivalsStopsAndSizes) {
   for (std::uint32_t seed = 0; seed < 30; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<std::uint32_t>(n)); };
+    device_.late_copies = seed % 2 == 0;
     DecoderEngine decoder = make(below(3) ? std::vector<int>{1, 2, 3, 6} : std::vector<int>{4, 8});
     std::vector<DecodeRequest> requests;
     for (int i = 0; i < 12; ++i) {

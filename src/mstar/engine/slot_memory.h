@@ -50,7 +50,8 @@ class StaticBlock {
 
 struct SlotMemory {
   PinnedBlock upload, readback;
-  std::unique_ptr<Event> done;
+  std::unique_ptr<Event> done;           // the step ran, and the host has what it reads of it
+  std::unique_ptr<Event> uploaded, ran;  // what orders the device's streams
   // Of captured steps, sized to the largest bucket; empty when nothing is captured.
   std::vector<StaticBlock> inputs;               // per input slot
   std::vector<std::int64_t> first_padding_item;  // per input slot: from here on the block holds padding

@@ -87,7 +87,8 @@ class Resource {
   // Takes back the latest admit of the row's request.
   virtual void withdraw(const StepRow& row) = 0;
   // Fills the plan buffers of rows.slot for admitted rows, before a later step admits. internal when a row is unknown;
-  // then the slot holds nothing of use. Cost: O(rows + tokens), no allocation after warmup.
+  // then the slot holds nothing of use. On `stream` it only uploads what the step before in this slot, which has ended,
+  // was the last to read. Cost: O(rows + tokens), no allocation after warmup.
   virtual Status plan(const StepRows& rows, Stream stream) = 0;
   // End the oldest row in flight of the request: steps finish in the order in which they were admitted. After a
   // rollback the rows behind it must be rolled back too, for they follow tokens that never were. Removed requests are

@@ -396,7 +396,7 @@ Decl two_branches(std::string name) {
   const auto tokenise = d.component(HostComponent{"tokenise", make_tokenise});
   const auto scale =
       d.component(DeviceComponent{.name = "scale", .build = build<Scale>(ids), .uses = {kv}, .max_batch_rows = 8});
-  const auto join = d.component(HostComponent{"join", make_join});
+  const auto join = d.component(HostComponent{.name = "join", .make = make_join, .is_light = true});
   const WalkRef all = d.walk(
       "all", Sequential{{Run{tokenise, {prompt}, {ids}},
                          Parallel{{Run{.component = scale, .inputs = {ids}, .outputs = {left}, .labels = {"a"}},

@@ -60,6 +60,7 @@ std::vector<std::string> homes_of(const decl::Decl& declaration) {
 }  // namespace
 
 Status Worker::load() {
+  const std::int64_t begun_us = clock_.now_us();
   models_.resize(options_.models.size());
   if (options_.device) buffers_ = std::make_shared<engine::BufferPool>(*options_.device);
   if (options_.device && options_.profile) options_.profile->set_marker(options_.device->range_marker());
@@ -104,10 +105,14 @@ Status Worker::load() {
     }
   }
   if (options_.run_ahead && options_.device && options_.device->is_asynchronous()) max_in_flight_ = 2;
+  const std::int64_t loaded_us = clock_.now_us();
   for (Lane& lane : lanes_) {
     MSTAR_TRY(lane.engine->capture());
     lane.runs_ahead = max_in_flight_ > 1 && lane.engine->may_run_ahead();
   }
+  if (options_.device && options_.device->is_asynchronous())
+    log_info("worker {}: weights and pools in {:.2f} s, steps captured in {:.2f} s", options_.id.value,
+             1e-6 * static_cast<double>(loaded_us - begun_us), 1e-6 * static_cast<double>(clock_.now_us() - loaded_us));
   publish_stats();
   return ok_status();
 }

@@ -44,8 +44,8 @@ void Worker::start_stage(Live& live, PartitionRef partition, graph::ReadyNode re
   auto inputs = stage_inputs(live, partition, ready);
   if (!inputs) return fail(live, std::move(inputs.error()));
   // The job may outlive the request and the worker: it shares what it reads.
-  options_.host_pool->submit([inbox = inbox_, run = stage.stage, params = live.params, abandoned = live.abandoned,
-                              inputs = std::move(*inputs), ref, request = live.request, partition, ready] {
+  const auto job = [inbox = inbox_, run = stage.stage, params = live.params, abandoned = live.abandoned,
+                    inputs = std::move(*inputs), ref, request = live.request, partition, ready] {
     Result<decl::HostOutputs> outputs = internal_error("a host component failed");
     try {
       outputs = *abandoned ? Result<decl::HostOutputs>(cancelled("the request has ended")) : run->run(*inputs);
@@ -54,9 +54,11 @@ void Worker::start_stage(Live& live, PartitionRef partition, graph::ReadyNode re
     } catch (...) {
     }
     inbox->push(StageDone{request, partition, ref, ready, std::move(outputs)});
-  });
+  };
   stage.busy = true;
   ++live.num_in_flight;
+  if (component.host().is_light) return job();
+  options_.host_pool->submit(job);
 }
 
 void Worker::on(StageDone message) {

@@ -105,12 +105,16 @@ class CudaGraph final : public CapturedGraph {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, cudaStream_t stream, const cudaDeviceProp& properties)
-      : index_(index), stream_(stream), properties_(properties) {}
+  struct Streams {
+    cudaStream_t steps = nullptr, upload = nullptr, readback = nullptr;
+  };
+  CudaDevice(int index, const Streams& streams, const cudaDeviceProp& properties)
+      : index_(index), streams_(streams), properties_(properties) {}
   ~CudaDevice() override {
     make_current();
     attachments_.clear();
-    check_cuda(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+    for (const cudaStream_t each : {streams_.upload, streams_.readback, streams_.steps})
+      check_cuda(cudaStreamDestroy(each), "cudaStreamDestroy");
   }
 
   DeviceId id() const override { return {Backend::cuda, index_}; }
@@ -140,8 +144,10 @@ class CudaDevice final : public Device {
 
   Stream default_stream() override {
     make_current();
-    return {stream_};
+    return {streams_.steps};
   }
+  Stream upload_stream() override { return {streams_.upload}; }
+  Stream readback_stream() override { return {streams_.readback}; }
   Result<std::unique_ptr<Event>> make_event(bool timed) override {
     make_current();
     cudaEvent_t event = nullptr;
@@ -236,7 +242,7 @@ class CudaDevice final : public Device {
   }
 
   int index_;
-  cudaStream_t stream_;
+  Streams streams_;
   cudaDeviceProp properties_;
   NvtxMarker marker_;
   std::atomic<std::int64_t> num_allocations_{0};
@@ -279,19 +285,20 @@ Result<std::unique_ptr<Device>> make_cuda_device(int index) {
     return unavailable("there is no CUDA device " + std::to_string(index) + "; this process sees " +
                        std::to_string(count));
   cudaDeviceProp properties{};
-  cudaStream_t stream = nullptr;
+  CudaDevice::Streams streams;
   cudaError_t error = cudaSetDevice(index);
   if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index);
   if (error == cudaSuccess && properties.major != 9)
     return unavailable("CUDA device " + std::to_string(index) + " (" + properties.name + ") has compute capability " +
                        std::to_string(properties.major) + "." + std::to_string(properties.minor) +
                        "; the kernels of this build are for 9.0");
-  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  for (cudaStream_t* const each : {&streams.steps, &streams.upload, &streams.readback})
+    if (error == cudaSuccess) error = cudaStreamCreateWithFlags(each, cudaStreamNonBlocking);
   if (error != cudaSuccess) {
     cudaGetLastError();
     return unavailable("CUDA device " + std::to_string(index) + " cannot be used: " + text_of(error));
   }
-  return std::unique_ptr<Device>(new CudaDevice(index, stream, properties));
+  return std::unique_ptr<Device>(new CudaDevice(index, streams, properties));
 }
 
 Result<CudaAttachment*> cuda_attachment(Device& device, const void* kind,

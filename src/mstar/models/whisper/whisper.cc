@@ -223,9 +223,8 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
   const bool on_cuda = r.config->on_cuda();
   const DType compute = r.config->activations();
   declare_listening(d, r, std::move(plan), out);
-  out.segment = d.component(HostComponent{.name = "segment", .make = [config = r.config](const RequestParams& p) {
-                                            return make_segment_stage(config, p);
-                                          }});
+  const auto make_segment = [config = r.config](const RequestParams& p) { return make_segment_stage(config, p); };
+  out.segment = d.component(HostComponent{.name = "segment", .make = make_segment, .is_light = true});
   out.encoder = d.component(DeviceComponent{.name = "encoder",
                                             .build = build_whisper_encoder(r),
                                             .homes = {"encoder."},
