@@ -134,7 +134,7 @@ int run(int num_tokens, std::string_view part) {
 }  // namespace
 }  // namespace mstar::bench
 
-// Arguments: tokens per request of the timing (default 300); "whisper" or "linear" for a part alone.
+// Arguments: tokens per request of the timing (default 300); whisper, linear, attention or delta, for a part alone.
 int main(int argc, char** argv) {
   const int num_tokens = argc > 1 ? std::atoi(argv[1]) : 300;
   return mstar::bench::run(std::min(std::max(num_tokens, 64), 480), argc > 2 ? argv[2] : "");
