@@ -96,6 +96,8 @@ void check_part(Report& report, Device& cuda, int num_tokens, std::string_view p
     check_row_ops(report, cuda);
     check_whisper_ops(report, cuda);
     time_whisper_ops(report, cuda);
+  } else if (part == "layers") {
+    time_layers(report, cuda);
   } else if (part == "attention") {
     check_attention_tiles(report, cuda);
     check_row_ops(report, cuda);
@@ -134,7 +136,8 @@ int run(int num_tokens, std::string_view part) {
 }  // namespace
 }  // namespace mstar::bench
 
-// Arguments: tokens per request of the timing (default 300); whisper, linear, attention or delta, for a part alone.
+// Arguments: tokens per request of the timing (default 300); whisper, linear, layers, attention or delta, for a part
+// alone.
 int main(int argc, char** argv) {
   const int num_tokens = argc > 1 ? std::atoi(argv[1]) : 300;
   return mstar::bench::run(std::min(std::max(num_tokens, 64), 480), argc > 2 ? argv[2] : "");
