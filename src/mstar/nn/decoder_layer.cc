@@ -35,7 +35,7 @@ Status DecoderLayer::attend(OpContext& ops, Residual& x, TensorView positions, c
   const std::int64_t tokens = x.tokens();
   TensorView qkv = ops.temporary(ops.activations, {tokens, dims_.qkv_width()});
   TensorView mixed = ops.temporary(ops.activations, {tokens, dims_.q_width()});
-  MSTAR_TRY(qkv_.run(ops, x.normed(), qkv, Activation::none, {}, &out_));
+  MSTAR_TRY(qkv_.run(ops, x.normed(), qkv));
   const TensorView q = head_columns(qkv, 0, dims_.heads, dims_.head_dim);
   const TensorView k = head_columns(qkv, dims_.q_width(), dims_.kv_heads, dims_.head_dim);
   const TensorView v = head_columns(qkv, dims_.q_width() + dims_.kv_width(), dims_.kv_heads, dims_.head_dim);
@@ -62,7 +62,7 @@ Status DecoderLayer::attend(OpContext& ops, Residual& x, TensorView positions, c
 
 Status DecoderLayer::feed_forward(OpContext& ops, Residual& x, const Residual::Reader& next) const {
   const TensorView hidden = ops.temporary(ops.activations, {x.tokens(), dims_.ffn_dim});
-  MSTAR_TRY(gate_up_.run_gated(ops, x.normed(), hidden, &down_));
+  MSTAR_TRY(gate_up_.run_gated(ops, x.normed(), hidden));
   return x.add(ops, down_, hidden, next);
 }
 

@@ -70,7 +70,7 @@ Status DeltaNet::run(OpContext& ops, Residual& x, TensorView positions, RaggedVi
   const std::int64_t tokens = x.tokens();
   const TensorView in = ops.temporary(ops.activations, {tokens, d.in_width()});
   const TensorView mixed = ops.temporary(ops.activations, {tokens, d.heads, d.value_dim});
-  MSTAR_TRY(in_.run(ops, x.normed(), in, Activation::none, {}, &out_));
+  MSTAR_TRY(in_.run(ops, x.normed(), in));
   MSTAR_TRY(delta_mix(ops, {.in = in,
                             .rows = rows,
                             .positions = positions.data<std::int32_t>(),

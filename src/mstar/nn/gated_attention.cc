@@ -40,7 +40,7 @@ Status GatedAttention::run(OpContext& ops, Residual& x, TensorView positions, co
   const TensorView in = ops.temporary(ops.activations, {tokens, dims_.in_width()});
   const TensorView q = ops.temporary(ops.activations, {tokens, dims_.heads, head_dim});
   const TensorView mixed = ops.temporary(ops.activations, {tokens, dims_.heads, head_dim});
-  MSTAR_TRY(qkv_.run(ops, x.normed(), in, Activation::none, {}, &out_));
+  MSTAR_TRY(qkv_.run(ops, x.normed(), in));
   const TensorView stored_q = heads_apart(in, 0, dims_.heads, dims_.head_dim, 2 * head_dim);
   const TensorView gate = heads_apart(in, head_dim, dims_.heads, dims_.head_dim, 2 * head_dim);
   const TensorView k = head_columns(in, 2 * dims_.q_width(), dims_.kv_heads, dims_.head_dim);

@@ -15,7 +15,7 @@ Result<GatedMlp> GatedMlp::load(const LoadContext& context, const std::string& n
 Status GatedMlp::run(OpContext& ops, Residual& x, const Residual::Reader& next) const {
   const auto mark = ops.arena.mark();
   const TensorView hidden = ops.temporary(ops.activations, {x.tokens(), ffn_dim_});
-  MSTAR_TRY(gate_up_.run_gated(ops, x.normed(), hidden, &down_));
+  MSTAR_TRY(gate_up_.run_gated(ops, x.normed(), hidden));
   MSTAR_TRY(x.add(ops, down_, hidden, next));
   ops.arena.rewind(mark);
   return ok_status();

@@ -57,10 +57,9 @@ Result<Linear> Linear::pack(Device& device, TensorView weight, Tensor bias, DTyp
   return out;
 }
 
-Status Linear::run(OpContext& ops, const LinearInput& x, TensorView out, Activation activation, TensorView residual,
-                   const Linear* ahead) const {
+Status Linear::run(OpContext& ops, const LinearInput& x, TensorView out, Activation activation,
+                   TensorView residual) const {
   LinearArgs args;
-  args.ahead = first_of(ahead);
   args.x = x.rows;
   args.bias = bias();
   args.residual = residual;
@@ -70,10 +69,8 @@ Status Linear::run(OpContext& ops, const LinearInput& x, TensorView out, Activat
   return run_parts(ops, args);
 }
 
-Status Linear::add(OpContext& ops, TensorView x, TensorView stream, const PassedNorm& passed,
-                   const Linear* ahead) const {
+Status Linear::add(OpContext& ops, TensorView x, TensorView stream, const PassedNorm& passed) const {
   LinearArgs args;
-  args.ahead = first_of(ahead);
   args.x = x;
   args.bias = bias();
   args.residual = args.out = stream;
@@ -122,11 +119,10 @@ std::size_t Linear::workspace_bytes(std::int64_t num_rows, int num_threads) cons
   return most;
 }
 
-Status Linear::run_gated(OpContext& ops, const LinearInput& x, TensorView out, const Linear* ahead) const {
+Status Linear::run_gated(OpContext& ops, const LinearInput& x, TensorView out) const {
   if (bias_) return internal_error("a gated layer has a bias");
   if (parts_.size() == 1)
-    return gated_linear(
-        ops, {.x = x.rows, .weight = &parts_[0], .out = out, .squares = x.squares, .ahead = first_of(ahead)});
+    return gated_linear(ops, {.x = x.rows, .weight = &parts_[0], .out = out, .squares = x.squares});
   const std::size_t mark = ops.arena.mark();
   const std::int64_t half = out.dim(1);
   const TensorView both = ops.temporary(out.dtype, {x.rows.dim(0), 2 * half});

@@ -42,12 +42,10 @@ class Linear {
   // From arrays that are there already: weight [num_outputs, num_inputs] on the host, bias [num_outputs] or none.
   static Result<Linear> pack(Device& device, TensorView weight, Tensor bias, DType storage);
   // x [M, num_inputs] f32, out [M, num_outputs] f32. Thread: the step's owner.
-  // Here and below `ahead` is whose product comes soon, or null: a hint.
   Status run(OpContext& ops, const LinearInput& x, TensorView out, Activation activation = Activation::none,
-             TensorView residual = {}, const Linear* ahead = nullptr) const;
+             TensorView residual = {}) const;
   // stream += x W^T + b, and what the norm behind it wants, if anything.
-  Status add(OpContext& ops, TensorView x, TensorView stream, const PassedNorm& passed = {},
-             const Linear* ahead = nullptr) const;
+  Status add(OpContext& ops, TensorView x, TensorView stream, const PassedNorm& passed = {}) const;
   // For add(): in how many parts it would leave squares for `reader`, whose outputs are `reader_out`; 0 where a norm
   // must stand between them.
   std::int64_t passed_norm_parts(const OpContext& ops, TensorView x, TensorView stream, const Linear& reader,
@@ -57,7 +55,7 @@ class Linear {
   TensorView bias() const { return bias_ ? bias_.view() : TensorView(); }  // [num_outputs] f32
   std::size_t workspace_bytes(std::int64_t num_rows, int num_threads) const;
   // out [M, num_outputs / 2] = silu(gate) * up, the outputs being those of gate and then those of up. No bias.
-  Status run_gated(OpContext& ops, const LinearInput& x, TensorView out, const Linear* ahead = nullptr) const;
+  Status run_gated(OpContext& ops, const LinearInput& x, TensorView out) const;
   std::size_t gated_workspace_bytes(std::int64_t num_rows, int num_threads) const;
   // Of a layer of one part, for tied embeddings.
   const LinearWeight& weight() const {
@@ -68,9 +66,6 @@ class Linear {
 
  private:
   Status run_parts(OpContext& ops, const LinearArgs& whole) const;
-  static const LinearWeight* first_of(const Linear* layer) {
-    return layer && !layer->parts_.empty() ? &layer->parts_.front() : nullptr;
-  }
 
   std::vector<LinearWeight> parts_;  // by outputs
   Tensor bias_;

@@ -36,7 +36,7 @@ Status Residual::add(OpContext& ops, const Linear& layer, TensorView from, const
       left_ = next.norm;
     }
   }
-  return layer.add(ops, from, x_, passed, next.product);
+  return layer.add(ops, from, x_, passed);
 }
 
 }  // namespace mstar::nn

@@ -82,10 +82,6 @@ __device__ inline void store_at_rank(unsigned remote, float value, unsigned barr
                "r"(__float_as_uint(value)), "r"(barrier)
                : "memory");
 }
-// To the L2 cache; both on 16 bytes.
-__device__ inline void prefetch_to_cache(const void* from, unsigned bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
 // The same of eight bytes, on eight.
 __device__ inline void store_pair_at_rank(unsigned remote, float x, float y, unsigned barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(remote),

@@ -10,7 +10,6 @@ struct GatedLinearArgs {
   const LinearWeight* weight = nullptr;  // [2 F, K]: the rows of gate, then those of up
   TensorView out;                        // [M, F] f32, on CUDA also bf16; rows may lie apart; must not overlap x
   RowSquares squares = {};               // as linear's
-  const LinearWeight* ahead = nullptr;   // as linear's
 };
 
 // out = silu(x gate^T) * (x up^T): on the CPU the very bits of linear() and then silu_mul(). On CUDA few rows of the

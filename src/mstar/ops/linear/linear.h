@@ -91,8 +91,6 @@ class LinearWeight {
 };
 
 struct LinearArgs {
-  // Whose product comes soon, or null: CUDA's streaming kernel brings it to the cache meanwhile. It must not change.
-  const LinearWeight* ahead = nullptr;
   TensorView x;  // [M, K] f32, on CUDA also bf16 or f16; rows may lie apart or overlap
   const LinearWeight* weight = nullptr;
   TensorView bias;      // [N] f32, or a null pointer

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 
 #include "mstar/ops/linear/linear_kernels.h"
 #include "mstar/ops/linear/linear_stream.h"
@@ -100,22 +99,6 @@ LeftNorm left_norm_of(const PassedNorm& passed) {
           .squares_stride = static_cast<int>(passed.squares.stride(0))};
 }
 
-void bring_ahead(const LinearWeight* ahead, StreamProblem& p) {
-  // What is much larger than what a product leaves unused of the memory's time would push out what is needed.
-  constexpr std::int64_t kMostBytes = std::int64_t{24} << 20;
-  static const int when = [] {
-    const char* e = std::getenv("MSTAR_AHEAD");
-    return e ? std::atoi(e) : 1;
-  }();
-  if (!ahead || when == 0) return;
-  const std::int64_t bytes =
-      ahead->num_outputs() * ahead->num_inputs() * static_cast<std::int64_t>(dtype_bytes(ahead->storage().dtype()));
-  if (bytes > kMostBytes || bytes % 16 != 0) return;
-  p.ahead = static_cast<const unsigned char*>(ahead->rows());
-  p.ahead_bytes = bytes;
-  p.ahead_when = when;
-}
-
 Status stream(OpContext& context, StreamProblem& p, const LinearWeight& weight, const TensorView& x,
               const TensorView& residual, const TensorView& out, bool gated, StreamCut cut) {
   if (!can_stream(weight, x)) return internal_error("linear: a norm is passed to what cannot stream");
@@ -163,7 +146,6 @@ Status stream_linear(OpContext& context, const LinearArgs& args, StreamCut cut) 
   p.factors = factors_of(args.squares);
   p.epilogue = epilogue_of(args);
   p.left = left_norm_of(args.passed);
-  bring_ahead(args.ahead, p);
   if (p.left.gain && (args.passed.squares.dim(0) != square_parts(args.weight->num_outputs(), cut) ||
                       !starts_rows_on_16_bytes(args.passed.rows) ||
                       reinterpret_cast<std::uintptr_t>(args.passed.gains.pointer) % 16 != 0))
@@ -175,7 +157,6 @@ Status stream_gated_linear(OpContext& context, const GatedLinearArgs& args, Stre
   StreamProblem p;
   p.factors = factors_of(args.squares);
   p.epilogue.out = float_rows_of(args.out);
-  bring_ahead(args.ahead, p);
   return stream(context, p, *args.weight, args.x, {}, args.out, true, cut);
 }
 

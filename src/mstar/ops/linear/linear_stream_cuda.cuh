@@ -162,7 +162,6 @@ class Stream {
       copy_weight(ring, own, block);
     }
     if (lane > 0) return;
-    fetch_ahead();
     ring.begin_at(0, 1);
 #pragma unroll 1
     for (int i = Shape::kWeights; i < count; ++i, ring.next()) {
@@ -171,16 +170,6 @@ class Stream {
 #pragma unroll 1
       for (int b = 0; b < Shape::kDepth; ++b) copy_weight(ring, i, b);
     }
-  }
-  // This block's share of what the cache should have next. Behind the kernels in front, whose own bytes come first;
-  // nobody gives a stage back earlier.
-  __device__ void fetch_ahead() const {
-    if (!p_.ahead || blockIdx.y > 0) return;
-    if (p_.ahead_when == 1) await_all_before();
-    constexpr std::int64_t kPiece = 8192;
-#pragma unroll 1
-    for (std::int64_t at = blockIdx.x * kPiece; at < p_.ahead_bytes; at += gridDim.x * kPiece)
-      prefetch_to_cache(p_.ahead + at, static_cast<unsigned>(min(kPiece, p_.ahead_bytes - at)));
   }
   __device__ void feed_x() const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, count = num_stages_of_all();

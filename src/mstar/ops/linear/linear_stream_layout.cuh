@@ -32,11 +32,8 @@ struct StreamProblem {
   bool alone = false;                // one part of K, and nothing follows the sums but a residual and rounding
   int m = 0, n = 0, num_blocks = 0;  // of 64 k
   int num_tiles = 0;
-  int split = 1, split_log = 0;          // blocks of a cluster, 2^split_log; a block has one tile where it is not 1
-  const unsigned char* ahead = nullptr;  // what the cache should have next, or null
-  std::int64_t ahead_bytes = 0;          // a multiple of 16
-  int ahead_when = 0;
-  int gated = 0;  // 0, or N / 2: of 16 rows of a tile 8 are of gate, then 8 of up
+  int split = 1, split_log = 0;  // blocks of a cluster, 2^split_log; a block has one tile where it is not 1
+  int gated = 0;                 // 0, or N / 2: of 16 rows of a tile 8 are of gate, then 8 of up
 };
 
 // How a kernel is built: a stage has kDepth blocks of 64 k.
