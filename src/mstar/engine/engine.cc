@@ -281,9 +281,13 @@ void Engine::bind(Step& step) {
 
 Engine::StepShape Engine::shape(const Step& step) const {
   const int rows = step.num_rows();
-  const int tokens = step.rows.token_offsets[static_cast<std::size_t>(rows)];
+  const auto end = static_cast<std::size_t>(rows);
+  int tokens = step.rows.token_offsets[end];
+  const bool has_prompts = tokens > rows;
+  if (tokens == 0 && !step.input_starts.empty() && step.input_starts.front().size() > end)
+    tokens = step.input_starts.front()[end];
   if (step.bucket) return {StepKind::replay, rows, tokens};
-  return {tokens > rows ? StepKind::prompt : StepKind::eager, rows, tokens};
+  return {has_prompts ? StepKind::prompt : StepKind::eager, rows, tokens};
 }
 
 Result<bool> Engine::advance(Step& step) {

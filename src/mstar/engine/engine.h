@@ -124,7 +124,7 @@ class Engine {
   struct StepShape {
     StepKind kind = StepKind::eager;
     int rows = 0;
-    int tokens = 0;
+    int tokens = 0;  // of rows that have none: the items of their first input
   };
   StepShape shape(const Step& step) const;
   // Blocks until the device is done with a launched step, the one wait of a step loop. finish does it too.

@@ -120,12 +120,18 @@ void mel_of_frames(const LogMelArgs& args, std::int64_t first, int count) {
   const MelPlan& plan = *args.plan;
   HWY_ALIGN Buffer a, b;
   HWY_ALIGN float power[kMelBins][kLanes];
+  const hn::Rebind<float, D> narrow;
+  const float* const window = plan.window().data();
+  const float* const pcm = args.pcm.data<float>() + first * kMelHopSamples;
   for (int part = 0; part < kLanes; part += kDoubles) {
-    for (int lane = 0; lane < kDoubles; ++lane) {
-      // Lanes without a frame repeat the last one.
-      const float* pcm = args.pcm.data<float>() + (first + HWY_MIN(part + lane, count - 1)) * kMelHopSamples;
-      for (int i = 0; i < kMelWindowSamples; ++i)
-        a.values[i / 2][i % 2][lane] = pcm[i] * plan.window()[static_cast<std::size_t>(i)];
+    // Lanes without a frame repeat the last one.
+    const float* frames[kDoubles];
+    for (int lane = 0; lane < kDoubles; ++lane) frames[lane] = pcm + HWY_MIN(part + lane, count - 1) * kMelHopSamples;
+    for (int i = 0; i < kMelWindowSamples; ++i) {
+      HWY_ALIGN float samples[kDoubles];
+      for (int lane = 0; lane < kDoubles; ++lane) samples[lane] = frames[lane][i];
+      const auto weighted = hn::Mul(hn::Load(narrow, samples), hn::Set(narrow, window[i]));
+      hn::Store(hn::PromoteTo(kD, weighted), kD, a.values[i / 2][i % 2]);
     }
     pass<4>(plan, 1, a, b);
     pass<2>(plan, 4, b, a);
