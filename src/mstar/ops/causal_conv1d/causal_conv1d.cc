@@ -10,7 +10,7 @@ namespace {
 constexpr Kernel<CausalConv1dArgs> kKernels[] = {
     {"cpu", Backend::cpu, nullptr, causal_conv1d_cpu},
 #ifdef MSTAR_CUDA
-    {"cuda, four channels a thread", Backend::cuda, causal_conv1d_cuda_fits, causal_conv1d_cuda},
+    {"cuda, four or eight channels a thread", Backend::cuda, causal_conv1d_cuda_fits, causal_conv1d_cuda},
 #endif
 };
 }  // namespace
