@@ -7,6 +7,7 @@
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/device/cuda/cuda_device.h"
+#include "mstar/engine/token_budget.h"
 #include "profile_report.h"
 
 namespace mstar::apps {
@@ -54,7 +55,7 @@ Result<std::unique_ptr<Runtime>> Runtime::build(RuntimeConfig config) {
 }
 
 Status Runtime::make_devices() {
-  if (config_.max_step_tokens == 0) config_.max_step_tokens = backend_ == Backend::cuda ? 2048 : 512;
+  if (config_.max_step_tokens == 0) config_.max_step_tokens = backend_ == Backend::cuda ? engine::kLongStep : 512;
   if (backend_ == Backend::cuda && num_ranks() > num_cuda_devices())
     return unavailable("the node groups name " + std::to_string(num_ranks()) + " ranks, and there are " +
                        std::to_string(num_cuda_devices()) + " CUDA devices");

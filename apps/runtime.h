@@ -53,7 +53,7 @@ struct RuntimeConfig {
   int max_queued_requests = 256;
   std::size_t memory_bytes = 0;  // 0: the device's
   int max_step_rows = 0;         // of one step; 0: max_concurrent_requests
-  int max_step_tokens = 0;       // 0: 512 on a CPU, 2048 on a CUDA device
+  int max_step_tokens = 0;       // 0: 512 on a CPU, engine::kLongStep on a CUDA device
   conductor::Routing routing = conductor::Routing::least_loaded;
   Isolation isolation = Isolation::thread;
   std::chrono::milliseconds hang_timeout{

@@ -127,18 +127,21 @@ void Engine::admit_sequences(Step& step, std::vector<RowInputs> rows, Prepared& 
     }
   }
   const auto& limits = options_.limits;
-  const StepBudget budget{.tokens = limits.max_tokens,
+  const auto num_single =
+      std::count_if(wishes.begin(), wishes.end(), [](const TokenWish& each) { return each.tokens == 1; });
+  const int tokens = tokens_of_step(limits.max_tokens, static_cast<int>(num_single));
+  const StepBudget budget{.tokens = tokens,
                           .rows = limits.max_rows,
                           .grain = sequences_->page_tokens(),
                           .grid = sequences_->snapshot_grid(),
-                          .least_share = limits.max_tokens / 2};
+                          .least_share = tokens / 2};
   const std::vector<int> shares = share_tokens(wishes, budget);
   for (std::size_t i = 0; i < candidates.size(); ++i)
     if (shares[i] > 0) admit_part(step, candidates[i], shares[i], out);
   // What rows did not take that must wait after all is for those that got nothing, and there is always somebody.
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     if (shares[i] > 0) continue;
-    const int left = step.num_rows() < limits.max_rows ? limits.max_tokens - step.rows.num_tokens() : 0;
+    const int left = step.num_rows() < limits.max_rows ? tokens - step.rows.num_tokens() : 0;
     const auto part = step.num_rows() > 0 ? late_part : largest_part;
     admit_part(step, candidates[i], part(wishes[i], left, budget), out);
   }

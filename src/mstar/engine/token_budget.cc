@@ -84,4 +84,10 @@ std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget&
   return out;
 }
 
+int tokens_of_step(int most, int num_single_rows) {
+  constexpr int kRows = 64, kTokensARow = 12;
+  if (most < kLongStep) return most;
+  return most - kTokensARow * (kRows - std::min(num_single_rows, kRows));
+}
+
 }  // namespace mstar::engine

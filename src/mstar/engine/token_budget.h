@@ -21,6 +21,12 @@ struct StepBudget {
   int least_share = 1;
 };
 
+// Of a step that may have `most` tokens, with so many rows of one: from kLongStep on 12 tokens go with each of up to 64
+// such rows. Where few rows wait for a step it is shorter, so that prompts that come meanwhile wait less for it; where
+// many do it takes longer anyway, and more of prompts share what a step costs whatever is in it.
+inline constexpr int kLongStep = 2816;
+int tokens_of_step(int most, int num_single_rows);
+
 // Tokens of each row, 0 for those that wait. Rows of one token come first, but for a grain and a row if there are
 // longer ones; those that join share the rest max-min fairly: nobody gets more than he wants, and but for the rounding
 // nobody less than another who got a part. What rounding leaves goes to the first that can use it. Never all 0. Cost:

@@ -114,5 +114,13 @@ TEST(TokenBudget, NeverOverNeverEmptyNeverLessThanAFairShareButForRounding) {
   }
 }
 
+TEST(TokenBudget, LongStepsGrowWithTheRowsThatAnswer) {
+  EXPECT_EQ(tokens_of_step(512, 0), 512);
+  EXPECT_EQ(tokens_of_step(kLongStep, 0), 2048);
+  EXPECT_EQ(tokens_of_step(kLongStep, 20), 2048 + 12 * 20);
+  EXPECT_EQ(tokens_of_step(kLongStep, 64), kLongStep);
+  EXPECT_EQ(tokens_of_step(kLongStep, 200), kLongStep);
+}
+
 }  // namespace
 }  // namespace mstar::engine

@@ -323,9 +323,9 @@ Status launch(OpContext& context, const DeltaMixArgs& args) {
 bool delta_mix_cuda_fits(const OpContext&, const DeltaMixArgs& args) {
   const std::size_t four = 4 * dtype_bytes(args.in.dtype);
   const std::int64_t most_rows = 65535;  // of a grid
-  return args.rows.num_tokens <= args.rows.num_rows && args.rows.num_rows <= most_rows && !args.kept.tokens && !args.in_turn &&
-         (args.in.dtype == DType::f32 || args.in.dtype == DType::bf16) && args.rule_state.dim(2) == kDim &&
-         args.rule_state.dim(3) == kDim && args.conv_weight.dim(0) == kTaps &&
+  return args.rows.num_tokens <= args.rows.num_rows && args.rows.num_rows <= most_rows && !args.kept.tokens &&
+         !args.in_turn && (args.in.dtype == DType::f32 || args.in.dtype == DType::bf16) &&
+         args.rule_state.dim(2) == kDim && args.rule_state.dim(3) == kDim && args.conv_weight.dim(0) == kTaps &&
          args.rule_state.dim(1) / args.key_heads <= kMostGroup && starts_on(args.in, four) &&
          starts_on(args.out, four) && rows_on_16_bytes(args.conv_weight) && rows_on_16_bytes(args.norm_weight) &&
          rows_on_16_bytes(args.conv_state) && rows_on_16_bytes(args.rule_state);

@@ -63,14 +63,10 @@ struct ChunkPlan {
   }
 };
 
-// For kernels that want most of a multiprocessor's shared memory: one after the other without a change of its split.
 template <class Kernel>
 void allow_shared(Kernel kernel, std::size_t bytes) {
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
              "cudaFuncSetAttribute");
-  check_cuda(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-      "cudaFuncSetAttribute");
 }
 inline int num_multiprocessors(const OpContext& context) {
   int count = 0;

@@ -100,18 +100,30 @@ __device__ inline void for_state(StateTiles& state, Run run) {
 
 using Sums = float[kTokenTiles][4];  // of 16 columns by eight tokens
 
-// What 16 keys' part of the state says of the chunk's keys or queries.
-__device__ inline void ask_state(const StateTiles& state, int step, const Bf16 (&of)[kChunk][kKeys + 8], Sums& sums) {
+// What the state says of the chunk's keys and queries.
+template <int kWarps>
+__device__ inline void ask_state(const StateTiles& state, const Stage<kWarps>& stage, Sums& known, Sums& seen) {
   const TileLane at = columns_first(threadIdx.x % kWarp);
-  Tile high, low, tokens[kTileRows];
-  split_as_a(state[2 * step], state[2 * step + 1], high, low);
 #pragma unroll
-  for (int pair = 0; pair < kTileRows; ++pair) tokens[pair] = load_tile(&of[16 * pair + at.row][16 * step + at.column]);
+  for (int step = 0; step < kKeys / 16; ++step) {
+    Tile high, low;
+    split_as_a(state[2 * step], state[2 * step + 1], high, low);
+    Tile k[kTileRows], q[kTileRows];
+#pragma unroll
+    for (int pair = 0; pair < kTileRows; ++pair) {
+      k[pair] = load_tile(&stage.k[16 * pair + at.row][16 * step + at.column]);
+      q[pair] = load_tile(&stage.q[16 * pair + at.row][16 * step + at.column]);
+    }
     // Neighbours do not wait for one another.
 #pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) multiply(high, tokens[tile / 2], tile % 2, sums[tile]);
+    for (int tile = 0; tile < kTokenTiles; ++tile) multiply(high, k[tile / 2], tile % 2, known[tile]);
 #pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) multiply(low, tokens[tile / 2], tile % 2, sums[tile]);
+    for (int tile = 0; tile < kTokenTiles; ++tile) multiply(high, q[tile / 2], tile % 2, seen[tile]);
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile) multiply(low, k[tile / 2], tile % 2, known[tile]);
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile) multiply(low, q[tile / 2], tile % 2, seen[tile]);
+  }
 }
 
 __device__ inline float2 factor_pair(const ChunkPart& part, ChunkFactor factor, int tile) {
@@ -141,49 +153,64 @@ __device__ inline void rest_of(const Stage<kWarps>& stage, Sums& known) {
   }
 }
 
-// sums += X M^T of a lower triangle M of the chunk's part: what 16 tokens of X (of two neighbours) give.
-__device__ inline void multiply_lower(int step, const Sums& x, const ChunkPart& part, ChunkMatrix of_high,
-                                      ChunkMatrix of_low, Sums& sums) {
+// sums += X M^T of a lower triangle M of the chunk's part, X in two parts.
+__device__ inline void multiply_lower(const Tile (&high)[kTileRows], const Tile (&low)[kTileRows],
+                                      const ChunkPart& part, ChunkMatrix of_high, ChunkMatrix of_low, Sums& sums) {
   const int lane = threadIdx.x % kWarp;
-  Tile high, low, m_high[kTileRows], m_low[kTileRows];
-  split_as_a(x[2 * step], x[2 * step + 1], high, low);
 #pragma unroll
-  for (int row = step; row < kTileRows; ++row) {
-    const int tile = row * (row + 1) / 2 + step;
-    m_high[row] = tile_of(part.tiles[tile][of_high][lane]);
-    m_low[row] = tile_of(part.tiles[tile][of_low][lane]);
+  for (int step = 0; step < kTileRows; ++step) {
+    Tile m_high[kTileRows], m_low[kTileRows];
+#pragma unroll
+    for (int row = step; row < kTileRows; ++row) {
+      const int tile = row * (row + 1) / 2 + step;
+      m_high[row] = tile_of(part.tiles[tile][of_high][lane]);
+      m_low[row] = tile_of(part.tiles[tile][of_low][lane]);
+    }
+#pragma unroll
+    for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(high[step], m_high[tile / 2], tile % 2, sums[tile]);
+#pragma unroll
+    for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(low[step], m_high[tile / 2], tile % 2, sums[tile]);
+#pragma unroll
+    for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(high[step], m_low[tile / 2], tile % 2, sums[tile]);
   }
-#pragma unroll
-  for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(high, m_high[tile / 2], tile % 2, sums[tile]);
-#pragma unroll
-  for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(low, m_high[tile / 2], tile % 2, sums[tile]);
-#pragma unroll
-  for (int tile = 2 * step; tile < kTokenTiles; ++tile) multiply(high, m_low[tile / 2], tile % 2, sums[tile]);
 }
 
-// What 16 tokens' changes leave in the state at the end of the chunk.
+__device__ inline void split_all(const Sums& sums, Tile (&high)[kTileRows], Tile (&low)[kTileRows]) {
+#pragma unroll
+  for (int pair = 0; pair < kTileRows; ++pair) split_as_a(sums[2 * pair], sums[2 * pair + 1], high[pair], low[pair]);
+}
+
+// The state at the end of the chunk.
 template <int kWarps>
-__device__ inline void update_state(int step, const Stage<kWarps>& stage, const Sums& changes, StateTiles& state) {
+__device__ inline void update_state(const Stage<kWarps>& stage, const Sums& changes, StateTiles& state) {
   const TileLane at = rows_first(threadIdx.x % kWarp);
-  float kept[2][4];
+  const float lasting = stage.part.factors[kLasting][0];
 #pragma unroll
-  for (int n = 0; n < 2; ++n) {
-    const float2 by = factor_pair(stage.part, kKept, 2 * step + n);
+  for (int tile = 0; tile < kKeyTiles; ++tile)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) kept[n][i] = changes[2 * step + n][i] * (i % 2 ? by.y : by.x);
-  }
-  Tile high, low;
-  split_as_a(kept[0], kept[1], high, low);
+    for (int i = 0; i < 4; ++i) state[tile][i] *= lasting;
 #pragma unroll
-  for (int part = 0; part < kKeys / 64; ++part) {
-    Tile k[4];
+  for (int step = 0; step < kTileRows; ++step) {
+    float kept[2][4];
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair)
-      k[pair] = load_tile_transposed(&stage.k[16 * step + at.row][64 * part + 16 * pair + at.column]);
+    for (int n = 0; n < 2; ++n) {
+      const float2 by = factor_pair(stage.part, kKept, 2 * step + n);
 #pragma unroll
-    for (int tile = 0; tile < 8; ++tile) multiply(high, k[tile / 2], tile % 2, state[8 * part + tile]);
+      for (int i = 0; i < 4; ++i) kept[n][i] = changes[2 * step + n][i] * (i % 2 ? by.y : by.x);
+    }
+    Tile high, low;
+    split_as_a(kept[0], kept[1], high, low);
 #pragma unroll
-    for (int tile = 0; tile < 8; ++tile) multiply(low, k[tile / 2], tile % 2, state[8 * part + tile]);
+    for (int part = 0; part < kKeys / 64; ++part) {
+      Tile k[4];
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair)
+        k[pair] = load_tile_transposed(&stage.k[16 * step + at.row][64 * part + 16 * pair + at.column]);
+#pragma unroll
+      for (int tile = 0; tile < 8; ++tile) multiply(high, k[tile / 2], tile % 2, state[8 * part + tile]);
+#pragma unroll
+      for (int tile = 0; tile < 8; ++tile) multiply(low, k[tile / 2], tile % 2, state[8 * part + tile]);
+    }
   }
 }
 
@@ -212,42 +239,27 @@ __device__ inline void write_outputs(const DeltaCall<Bf16, State>& c, const Plac
   }
 }
 
-// One chunk of a warp's columns. What waits for sums just made stands beside products that do not. kFresh: the state is
-// zero, so nothing is asked of it; the bits are the same.
-template <bool kFresh, class State, int kWarps>
+// One chunk of a warp's columns.
+template <class State, int kWarps>
 __device__ inline void advance(const DeltaCall<Bf16, State>& c, const Place& place, int first, int count,
                                Stage<kWarps>& stage, StateTiles& state) {
-  constexpr int kKeySteps = kKeys / 16, kAtOnce = kKeySteps / kTileRows;
-  Sums known = {}, out = {}, changes = {};
-#pragma unroll
-  for (int step = 0; step < kKeySteps; ++step)
-    if constexpr (!kFresh) ask_state(state, step, stage.k, known);
+  Sums known = {}, out = {};
+  ask_state(state, stage, known, out);
   rest_of(stage, known);
-#pragma unroll
-  for (int step = 0; step < kTileRows; ++step) {
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      if constexpr (!kFresh) ask_state(state, kAtOnce * step + i, stage.q, out);
-    multiply_lower(step, known, stage.part, kSolveHigh, kSolveLow, changes);
-  }
+  Sums changes = {};
+  Tile high[kTileRows], low[kTileRows];
+  split_all(known, high, low);
+  multiply_lower(high, low, stage.part, kSolveHigh, kSolveLow, changes);
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
     const float2 by = factor_pair(stage.part, kSeen, tile);
 #pragma unroll
     for (int i = 0; i < 4; ++i) out[tile][i] *= i % 2 ? by.y : by.x;
   }
-  const float lasting = stage.part.factors[kLasting][0];
-#pragma unroll
-  for (int tile = 0; tile < kKeyTiles; ++tile)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) state[tile][i] *= lasting;
-#pragma unroll
-  for (int step = 0; step < kTileRows; ++step) {
-    multiply_lower(step, changes, stage.part, kScoreHigh, kScoreLow, out);
-    update_state(step, stage, changes, state);
-  }
+  split_all(changes, high, low);
+  multiply_lower(high, low, stage.part, kScoreHigh, kScoreLow, out);
   write_outputs(c, place, first, count, stage, out);
+  update_state(stage, changes, state);
 }
 
 // Some columns of one head of one row at a time, chunk after chunk. With two stages the next chunk comes while this one
@@ -276,8 +288,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 3 - kStages) scan(DeltaCall<Bf1
       end_copies();
     };
     StateTiles state = {};
-    const bool fresh = c.positions[place.begin] == 0;
-    if (!fresh) {
+    if (c.positions[place.begin] != 0) {
       const State* const old = c.old_state_of(place.row, place.head) + place.slice * kOwn;
       for_state(state, [&](int key, int column, float& x) { x = widen(__ldcg(old + key * c.value_dim + column)); });
     }
@@ -294,11 +305,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 3 - kStages) scan(DeltaCall<Bf1
       next = place.end_of(first);
       wait_for_copies<kStages - 1>();
       __syncthreads();
-      if (fresh && first == 0) {
-        advance<true>(c, place, first, next - first, stage, state);
-      } else {
-        advance<false>(c, place, first, next - first, stage, state);
-      }
+      advance(c, place, first, next - first, stage, state);
       if (next == place.kept) store(c.kept_state_of(place.row, place.head));
       __syncthreads();
       read_stage(kStages == 1 || next >= place.total ? next : place.end_of(next), stage);
@@ -321,20 +328,17 @@ void launch_with(OpContext& context, const DeltaCall<Bf16, State>& call, const C
 
 template <class State>
 void launch_scan(OpContext& context, const DeltaCall<Bf16, State>& call, const ChunkPlan& plan, int num_tokens) {
+  const int most_rows = std::min(call.num_rows, num_tokens / kLeastChunkTokens);
+  if (call.value_dim % (4 * kColumns) != 0)
+    return launch_with<State, 2, 2>(context, call, plan, most_rows * call.heads * (call.value_dim / (2 * kColumns)));
   // How many rows go by chunks only the device knows. The bits are the same.
   constexpr int kUsualPrompt = 512;
-  const int most_rows = std::min(call.num_rows, num_tokens / kLeastChunkTokens);
+  const int slices = call.heads * (call.value_dim / (4 * kColumns));
   const int usual_rows = std::min(most_rows, (num_tokens + kUsualPrompt - 1) / kUsualPrompt);
-  const int multiprocessors = num_multiprocessors(context);
-  const int fours = call.heads * (call.value_dim / (4 * kColumns)),
-            twos = call.heads * (call.value_dim / (2 * kColumns));
-  // Two warps share a multiprocessor's shared memory where there are few, else four.
-  if (call.value_dim % (4 * kColumns) != 0 || usual_rows * twos <= multiprocessors) {
-    launch_with<State, 2, 2>(context, call, plan, most_rows * twos);
-  } else if (usual_rows * fours <= multiprocessors) {
-    launch_with<State, 4, 2>(context, call, plan, most_rows * fours);
+  if (usual_rows * slices <= num_multiprocessors(context)) {
+    launch_with<State, 4, 2>(context, call, plan, most_rows * slices);
   } else {
-    launch_with<State, 4, 1>(context, call, plan, most_rows * fours);
+    launch_with<State, 4, 1>(context, call, plan, most_rows * slices);
   }
 }
 template void launch_scan(OpContext&, const DeltaCall<Bf16, float>&, const ChunkPlan&, int);

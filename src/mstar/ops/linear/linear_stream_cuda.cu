@@ -202,6 +202,11 @@ std::int64_t linear_cuda_passed_norm_parts(const OpContext&, const LinearArgs& a
   static_assert(kMostPassedRows <= kStreamRows);
   const LinearWeight& weight = *args.weight;
   const std::int64_t m = args.x.dim(0), n = weight.num_outputs();
+  // A product of a large weight has no time to spare for what it passes: its memory is busy all along.
+  constexpr std::int64_t kMostElements = std::int64_t{16} << 20;
+  if (reader.weight->num_outputs() * reader.weight->num_inputs() > kMostElements &&
+      n * weight.num_inputs() > kMostElements)
+    return 0;
   if (m == 0 || m > kMostPassedRows || n % 8 != 0 || weight.keeps_one_order()) return 0;
   if (args.x.dtype != DType::bf16 || args.out.dtype != DType::f32 || !starts_rows_on_16_bytes(args.out)) return 0;
   if (args.residual.pointer && !starts_rows_on_16_bytes(args.residual)) return 0;
