@@ -332,9 +332,9 @@ void launch_scan(OpContext& context, const DeltaCall<Bf16, State>& call, const C
   if (call.value_dim % (4 * kColumns) != 0)
     return launch_with<State, 2, 2>(context, call, plan, most_rows * call.heads * (call.value_dim / (2 * kColumns)));
   // How many rows go by chunks only the device knows. The bits are the same.
-  constexpr int kUsualPrompt = 512;
+  constexpr int kUsualPrompt = 640;
   const int slices = call.heads * (call.value_dim / (4 * kColumns));
-  const int usual_rows = std::min(most_rows, (num_tokens + kUsualPrompt - 1) / kUsualPrompt);
+  const int usual_rows = std::min(most_rows, std::max(1, num_tokens / kUsualPrompt));
   if (usual_rows * slices <= num_multiprocessors(context)) {
     launch_with<State, 4, 2>(context, call, plan, most_rows * slices);
   } else {
