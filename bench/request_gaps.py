@@ -9,6 +9,7 @@ the old request (text, answer, and the client's next one on its way), the second
 import argparse
 import json
 import statistics
+import sys
 
 
 def main():
@@ -28,6 +29,8 @@ def main():
         elif kind == "b" and "/%s:" % args.first in name and ended is not None:
             gaps.append((ended, when))
             ended = None
+    if not gaps:
+        sys.exit("the trace has no gap between two requests")
     print("%d gaps, median %.0f us from the last step read to the first launched" % (len(gaps), statistics.median(e - b for b, e in gaps)))
     rows = []
     for begin, end in gaps:

@@ -10,6 +10,7 @@ same after another start. How far the rest agrees is told.
 """
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import random
 import signal
@@ -21,23 +22,29 @@ import urllib.request
 PORT = 8127
 
 
+@contextlib.contextmanager
 def serve(args, *flags):
     command = [args.mstar, "serve", args.model, "--load-format", "dummy", "--port", str(PORT), "--max-requests", str(args.requests), *flags, *args.serve]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=open("/tmp/gpu_batch.log", "w"))
+    with open("/tmp/gpu_batch.log", "w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+    try:
+        wait_ready(process)
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def wait_ready(process):
     for _ in range(6000):
         if process.poll() is not None:
             sys.exit("the server did not start:\n" + open("/tmp/gpu_batch.log").read()[-2000:])
         try:
             urllib.request.urlopen("http://127.0.0.1:%d/ready" % PORT, timeout=5)
-            return process
+            return
         except OSError:
             time.sleep(0.02)
     sys.exit("the server was not ready in time")
-
-
-def stop(process):
-    process.send_signal(signal.SIGTERM)
-    process.wait(60)
 
 
 def ask(args, prompt):
@@ -85,14 +92,12 @@ def main():
 
     for flags in ([], ["--batch-invariant"]):
         must, name = bool(flags), " ".join(flags) or "as it is"
-        process = serve(args, *flags)
-        alone = one_by_one(args, prompts)
-        together = at_once(args, prompts)
-        stop(process)
-        process = serve(args, *flags)
-        alone_again = one_by_one(args, prompts[:4])  # first: a prefix cache has nothing yet
-        again = at_once(args, prompts)
-        stop(process)
+        with serve(args, *flags):
+            alone = one_by_one(args, prompts)
+            together = at_once(args, prompts)
+        with serve(args, *flags):
+            alone_again = one_by_one(args, prompts[:4])  # first: a prefix cache has nothing yet
+            again = at_once(args, prompts)
         told(name + ": one by one, all at once", alone, together, must)
         told(name + ": all at once, and after another start", together, again, must)
         if not must:

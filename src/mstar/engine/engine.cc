@@ -247,8 +247,15 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
   admit_all(*step, std::move(rows), out);
   if (step->num_rows() == 0) return out;
   const std::int64_t before = device_.num_allocations();
-  plan(*step);
-  bind(*step);
+  try {
+    plan(*step);
+    bind(*step);
+  } catch (...) {
+    // Its copies end before the slot is another step's.
+    device_.synchronize(device_.upload_stream());
+    device_.synchronize(device_.default_stream());
+    throw;
+  }
   counters_.num_allocations += device_.num_allocations() - before;
   out.step = std::move(step);
   return out;

@@ -151,8 +151,10 @@ Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, i
   step.inputs.resize(static_cast<std::size_t>(rows));
   step.results.resize(static_cast<std::size_t>(rows));
   // Once for real: kernels are loaded and libraries set up before anything is recorded.
-  if (slot == 0) MSTAR_TRY(run_slices(step));
+  Status warmed;
+  if (slot == 0) warmed = run_slices(step);
   device_.synchronize(stream);
+  MSTAR_TRY(std::move(warmed));
   MSTAR_TRY(device_.begin_capture(stream));
   const Status ran = run_slices(step);
   auto graph = device_.end_capture(stream);
@@ -199,6 +201,8 @@ Status Engine::capture() {
           recorded = graph.error();
         }
       }
+      // What is not there now will not be there for requests either.
+      if (!recorded && recorded.error().code == Code::unavailable) return recorded.error();
       if (!recorded) {
         log_warn("component '{}': a step of {} rows runs eagerly, its graph could not be recorded: {}", spec_.name,
                  rows, recorded.error().message);

@@ -48,6 +48,9 @@ Status TextDecoderConfig::read_options(const ModelSource& source) {
   MSTAR_TRY_ASSIGN(kv_tokens, kv_tokens_of(source));
   MSTAR_TRY_ASSIGN(batch_invariant, source.options.get_bool("batch_invariant", false));
   // What is left of a prompt behind a cached prefix may go through other kernels than the whole.
+  if (batch_invariant && backend == Backend::cuda && source.options.get_bool("prefix_cache", false).value_or(false))
+    return std::move(bad_model("options prefix_cache and batch_invariant exclude each other on CUDA"))
+        .with_field("prefix_cache");
   MSTAR_TRY_ASSIGN(prefix_cache,
                    source.options.get_bool("prefix_cache", !(batch_invariant && backend == Backend::cuda)));
   return ok_status();

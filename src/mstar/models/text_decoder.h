@@ -33,8 +33,7 @@ struct TextDecoderConfig {
   // What lies between products, and the keys and values: bf16 with bf16 matrices on CUDA, else f32.
   DType activations() const { return backend == Backend::cuda && storage == DType::bf16 ? DType::bf16 : DType::f32; }
   // Options weights, context_tokens, kv_tokens, prefix_cache and batch_invariant, once the checkpoint's own numbers are
-  // there.
-  // bad_model.
+  // there. bad_model.
   Status read_options(const ModelSource& source);
 };
 

@@ -127,7 +127,7 @@ void Worker::run() {
   while (!stopping_) {
     if (poll()) continue;
     const PhaseScope scope(options_.profile, Phase::idle);
-    inbox_->wait(held_ ? kHeldUs : kIdleUs);
+    inbox_->wait(held_ ? std::min(kHeldUs, left_to_wait()) : kIdleUs);
   }
 }
 

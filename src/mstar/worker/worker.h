@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -74,8 +75,8 @@ class Worker {
   // first one is destroyed. May be called again. Thread: the one that called start().
   void stop();
   // One turn of the loop: takes the messages that have arrived and runs one slice of one step. False when there was
-  // nothing to do; statistics are then up to date, but for those of steps that are younger than 50 ms. The first turn
-  // tells the conductor that this worker is ready.
+  // nothing to do now, as also while the next step is built late; statistics are then up to date, but for those of
+  // steps that are younger than 50 ms. The first turn tells the conductor that this worker is ready.
   bool poll();
   bool send(wire::ToWorker message) { return inbox_->push(Inbox(std::move(message))); }
   bool stopping() const { return stopping_; }
@@ -158,7 +159,7 @@ class Worker {
     engine::Engine::StepShape shape = {};
     // On a device that works by itself: when its time there began, as far as the host has seen; how long its launch
     // took the host; and how long after its begin the next step should be built.
-    std::int64_t begun_us = 0, launch_us = 0, slack_us = 0;
+    std::int64_t begun_us = 0, launch_us = 0, slack_us = 0;  // launch_us is 0 of what was not launched
   };
   struct Lane {  // one engine with its queue
     std::uint32_t model = 0;
@@ -215,10 +216,13 @@ class Worker {
 
   // worker_steps.cc: device components
   bool step_once();
+  // worker_pace.cc: when the next step is built
   bool waits_for_arrivals();
+  std::chrono::microseconds left_to_wait() const;
   void note_launch(Batch& batch);
   void note_end(Batch& batch);
   std::int64_t slack_us(const Batch& running, bool ended_walks) const;
+  static StepPace& pace_of(const Batch& batch);
   Lane* next_lane();
   void run_slice(Lane& lane);
   Result<bool> advance(Lane& lane);
