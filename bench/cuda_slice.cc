@@ -110,8 +110,11 @@ void check_part(Report& report, Device& cuda, int num_tokens, std::string_view p
     check_linear_products(report, cuda);
     check_passed_norms(report, cuda);
     time_layers(report, cuda);
-  } else {
+  } else if (part.empty()) {
     check_all(report, cuda, num_tokens);
+  } else {
+    report.check(false,
+                 "no part '" + std::string(part) + "': whisper, linear, layers, attention, delta, or none for all");
   }
 }
 

@@ -1,6 +1,7 @@
 // Makes src/mstar/ops/linear/linear_table.inc: for the matrices of the models that we name speeds for, and numbers of
 // rows, the fastest of our own kernel's cuts and of the algorithms that cuBLASLt proposes. On an H200:
 //   linear_tune [PART OF A NAME] > linear_table.inc
+// Some of the committed entries are from cuda_slice 300 layers instead, as the table's head says: keep them.
 // The table goes to stdout, one line a shape to stderr (with MSTAR_TUNE_ALL set, one a cut too); about two minutes.
 #include <algorithm>
 #include <cstdio>

@@ -24,8 +24,13 @@ inline cudaStream_t stream_of(const OpContext& context) { return static_cast<cud
 __device__ inline void await_all_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ inline void start_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// First in every kernel of launch_kernel(), before anything else: waits until what was launched before has ended and
-// its writes can be seen, and lets the next kernel's blocks come up meanwhile.
+// Every kernel of launch_kernel() waits for what was launched before it, in each launch at least in one thread, so that
+// "it has ended" says the same of all before it. Three forms: await_inputs() first of all, before anything is read;
+// plan, weights and old state first (see below what may be read), then the wait; or, of kernels beside the one in front
+// (`follow`, `gates`), no wait but in the last block, for those behind.
+//
+// Waits until what was launched before has ended and its writes can be seen, and lets the next kernel's blocks come up
+// meanwhile.
 __device__ inline void await_inputs() {
   await_all_before();
   start_next();
@@ -39,7 +44,7 @@ __device__ inline void await_inputs_after_next() {
   await_all_before();
 }
 
-// Launches a kernel that begins with await_inputs(), on the context's stream: it may come up while the kernel before it
+// Launches a kernel that waits by itself, on the context's stream: it may come up while the kernel before it
 // still runs (programmatic dependent launch), which saves most of the gap between two short kernels.
 template <class... Parameters, class... Args>
 void launch_kernel(const OpContext& context, void (*kernel)(Parameters...), dim3 grid, dim3 block,

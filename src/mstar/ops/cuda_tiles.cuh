@@ -95,16 +95,11 @@ __device__ inline uint4 words_of(const Tile& tile) {
   return make_uint4(tile.words[0], tile.words[1], tile.words[2], tile.words[3]);
 }
 
-// 16 bytes, or 4, from global to shared memory behind the thread's back; zeros where not `real`.
+// 16 bytes from global to shared memory behind the thread's back; zeros where not `real`.
 __device__ inline void copy_16(void* to, const void* from, bool real) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   const int bytes = real ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
-}
-__device__ inline void copy_4(void* to, const void* from, bool real) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
-  const int bytes = real ? 4 : 0;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
 }
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most kPending of the groups that this thread ended are on their way.

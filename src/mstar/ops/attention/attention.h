@@ -73,7 +73,8 @@ struct SlotAttentionArgs {
 // Cross attention: each query of row r sees the kv.lengths[r] tokens of its slot. head_dim and capacity are multiples
 // of 16. Errors: internal (shapes). On CUDA as attention_paged, on tensor cores with bf16 queries and slots and
 // head_dim 64. Where no two heads share keys, rows of up to eight tokens are for a kernel that sums in f32 and begins
-// while the kernel in front runs: that one must not be the one that writes the slots.
+// while the kernels in front run: neither the latest kernel that waited before all else (await_inputs(),
+// ops/cuda_kernel.cuh) nor any since may write the slots.
 Status attention_slots(OpContext& context, const SlotAttentionArgs& args);
 std::size_t attention_slots_workspace_bytes(int head_dim, int num_threads);
 

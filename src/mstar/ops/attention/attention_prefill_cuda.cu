@@ -282,6 +282,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim > 128 ? 1 : 2)
       next = place_of(index + 2);
     }
     wait_products<0>();
+    pin(scores);
     if (warp_group == 0) announce_scores();
     const int limits[2] = {seen[0] - first_key, seen[1] - first_key};
     float corrections[2];
@@ -305,6 +306,8 @@ __global__ void __launch_bounds__(kThreads, kHeadDim > 128 ? 1 : 2)
       weights[k][3] = pack_pair(scores[2 * k + 1][2], scores[2 * k + 1][3]);
     }
     const std::uint64_t values = operand_at(address_in_shared(memory.values[stage][0]));
+#pragma unroll
+    for (int b = 0; b < kTiles; ++b) pin(sums[b]);
     begin_products();
 #pragma unroll
     for (int k = 0; k < kTileKeys / 16; ++k) {
@@ -313,6 +316,8 @@ __global__ void __launch_bounds__(kThreads, kHeadDim > 128 ? 1 : 2)
     }
     close_products();
     wait_products<0>();
+#pragma unroll
+    for (int b = 0; b < kTiles; ++b) pin(sums[b]);
   }
 
   wait_copies<0>();

@@ -191,13 +191,16 @@ __global__ void __launch_bounds__(kThreads, 2)
       multiply_group(bf16{}, scores, queries + k * kAlongRow, key_operand + k * kAlongRow, k > 0);
     close_products();
     wait_products<0>();
+    pin(scores);
     weigh(scores, sums, running, num_keys - index * kTileKeys, factor, weights);
     const std::uint64_t value_operand = operand_at(address_in_shared(memory.values[index % kStages]));
+    pin(sums);
     begin_products();
 #pragma unroll
     for (int k = 0; k < kTileKeys / 16; ++k) multiply_weights(sums, weights[k], value_operand + k * kDownRows);
     close_products();
     wait_products<0>();
+    pin(sums);
   }
   wait_copies<0>();
 

@@ -12,6 +12,7 @@
 
 #include "mstar/ops/attention/attention_kernels.h"
 #include "mstar/ops/attention/kv_layout_cuda.cuh"
+#include "mstar/ops/cuda_approximate.cuh"
 #include "mstar/ops/cuda_kernel.cuh"
 
 namespace mstar::cuda {
@@ -109,13 +110,6 @@ __device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// As good as f32 for weights, which are at most 1.
-__device__ inline float power_of_two(float x) {
-  float out;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
-  return out;
-}
-
 // The lower half holds `low`.
 __device__ inline std::uint32_t pack_pair(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -130,33 +124,6 @@ __device__ inline void split_pair(float x, float y, std::uint32_t& high, std::ui
   low = pack_pair(x - x_high, y - y_high);
 }
 
-// Where the B fragments of keys lie for scores: lane's row for the 16 keys from `keys` and the 16 dimensions from `at`;
-// matrices 0 and 1 are b0 and b1 of the first eight keys, 2 and 3 of the others.
-template <int kHeadDim>
-__device__ inline const __nv_bfloat16* key_rows(const __nv_bfloat16* keys, int first_key, int at, int lane) {
-  return keys + (first_key + lane / 16 * 8 + lane % 8) * kTileStride<kHeadDim> + at + lane / 8 % 2 * 8;
-}
-// Of values, to be read transposed: matrices 0 and 1 are b0 and b1 of dimensions at..at+7, 2 and 3 of the next eight.
-template <int kHeadDim>
-__device__ inline const __nv_bfloat16* value_rows(const __nv_bfloat16* values, int first_key, int at, int lane) {
-  return values + (first_key + lane / 8 % 2 * 8 + lane % 8) * kTileStride<kHeadDim> + at + lane / 16 * 8;
-}
-
-// Copies a tile of kTileKeys rows of `from`, row r from element places[r]; rows whose place is negative become zeros.
-template <int kHeadDim>
-__device__ inline void copy_tile_async(__nv_bfloat16* to, const void* from, const std::int64_t* places) {
-  constexpr int kChunks = kHeadDim / 8;  // of 16 bytes a row
-  constexpr int kRowsAtOnce = kTileThreads / kChunks;
-  const int chunk = threadIdx.x % kChunks;
-#pragma unroll
-  for (int i = 0; i < kTileKeys / kRowsAtOnce; ++i) {
-    const int row = i * kRowsAtOnce + threadIdx.x / kChunks;
-    const std::int64_t place = places[row];
-    copy_16_async(to + row * kTileStride<kHeadDim> + chunk * 8,
-                  static_cast<const __nv_bfloat16*>(from) + (place < 0 ? 0 : place) + chunk * 8, place >= 0);
-  }
-}
-
 // A launch with more than 48 KiB needs leave; when it is refused, so is the launch.
 template <class Kernel>
 void allow_shared(Kernel kernel, std::size_t bytes) {
@@ -164,7 +131,7 @@ void allow_shared(Kernel kernel, std::size_t bytes) {
 }
 
 // Calls run(element, head_dim) with a value of the queries' type and an integral_constant; for what
-// attention_paged_tiles_fit() lets through.
+// fits_tiles() (attention_cuda.cu) lets through.
 template <class Run>
 Status with_tile_shape(DType dtype, std::int64_t head_dim, Run run) {
   const auto with_dim = [&](auto element) -> Status {

@@ -37,8 +37,9 @@ struct DeltaMixArgs {
 // step of no more tokens than rows that keeps nothing is one kernel on CUDA where heads are 128 wide, taps are 4, a key
 // head has at most 8 heads and everything begins on 16 bytes (in and out: on 4 elements). It rounds nothing between, so
 // its bits are not those of the ops in turn (which round q, k, v and o to bf16 where `in` is bf16); a row's do not
-// depend on the others. It reads the states, slots, offsets and positions while what was launched just before may still
-// run, which therefore must not write them (a product in a delta net). Errors: internal (shapes). Cost: 128 KiB a row
+// depend on the others. It reads the states, slots, offsets and positions
+// before it waits: neither the latest kernel that waited before all else (await_inputs(), ops/cuda_kernel.cuh) nor any
+// since may write them. Errors: internal (shapes). Cost: 128 KiB a row
 // and head of f32 state to move.
 Status delta_mix(OpContext& context, const DeltaMixArgs& args);
 // Arena bytes that a call takes and gives back.

@@ -42,8 +42,9 @@ struct PassedNormReader {
 };
 
 // In how many parts linear(args) would leave squares for `reader`; 0 where the norm must be an op of its own: on the
-// CPU, of more than kMostPassedRows rows, where either product is not the streaming kernel's, or keeps one order of
-// sums. `args.passed` need not be set. Thread: any.
+// CPU, of more than kMostPassedRows rows, between two weights of more than 16M elements, where rows do not start on 16
+// bytes, or where either product is not the streaming kernel's or keeps one order of sums. `args.passed` need not be
+// set. Thread: any.
 std::int64_t passed_norm_parts(const OpContext& context, const LinearArgs& args, const PassedNormReader& reader);
 
 }  // namespace mstar
