@@ -19,7 +19,10 @@ constexpr std::size_t kMaxBatchBytes = 256 << 10;
 }  // namespace
 
 Worker::Worker(WorkerOptions options, wire::Mesh& mesh)
-    : options_(std::move(options)), clock_(options_.clock ? *options_.clock : steady_clock_), mesh_(mesh) {}
+    : options_(std::move(options)),
+      clock_(options_.clock ? *options_.clock : steady_clock_),
+      mesh_(mesh),
+      builds_late_(options_.clock != nullptr) {}
 
 Worker::~Worker() {
   stop();
@@ -124,6 +127,7 @@ Status Worker::start() {
 }
 
 void Worker::run() {
+  builds_late_ = true;
   while (!stopping_) {
     if (poll()) continue;
     const PhaseScope scope(options_.profile, Phase::idle);

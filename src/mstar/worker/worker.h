@@ -57,7 +57,8 @@ struct WorkerOptions {
 // stop wastes at most one row, and answers are the same bits as without. On the CPU, where a forward is done when its
 // call returns, each step is read at once. Behind a long step with prompts, and where the step that was just read ended
 // walks, which others may follow at once, the next one is built late (StepPace), so that what arrives meanwhile is in
-// it.
+// it: by the loop on a thread of its own, or with a clock that was given. Who polls a worker to its rest is not kept
+// waiting.
 //
 // Owner thread: its own, started by start(), or else the one that calls poll(); every private member belongs to it.
 // send(), stats() and num_turns(): any thread. A request's failure stays its own: what a component reports or throws
@@ -288,6 +289,7 @@ class Worker {
   std::atomic<std::uint64_t> num_turns_{0};
   std::uint64_t num_handed_over_ = 0, handed_over_bytes_ = 0;  // to other workers
   bool announced_ = false;
+  bool builds_late_ = false;
   bool held_ = false;  // the next step waits for requests to arrive
   std::uint64_t num_ended_walks_ = 0;
   bool stopping_ = false;

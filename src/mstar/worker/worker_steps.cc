@@ -43,7 +43,7 @@ bool Worker::device_is_busy() const {
 
 bool Worker::step_once() {
   Lane* const lane = in_flight_.size() < max_in_flight_ ? next_lane() : nullptr;
-  held_ = lane && waits_for_arrivals();
+  held_ = lane && builds_late_ && waits_for_arrivals();
   if (held_) return false;
   if (lane) {
     run_slice(*lane);
