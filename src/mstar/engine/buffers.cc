@@ -31,7 +31,8 @@ Result<std::shared_ptr<BufferPool::Block>> BufferPool::take(std::size_t bytes) {
   auto block = std::make_shared<Block>();
   {
     std::lock_guard lock(mutex_);
-    for (auto it = free_.lower_bound(size); it != free_.end() && it->first <= size * kMaxExcess; ++it) {
+    const std::size_t most = std::max(size * kMaxExcess, kSmallBlock);
+    for (auto it = free_.lower_bound(size); it != free_.end() && it->first <= most; ++it) {
       if (it->second.empty()) continue;
       block->pointer = it->second.back();
       it->second.pop_back();

@@ -17,6 +17,9 @@ namespace mstar::engine {
 // owners). Thread: any; buffers come back from whichever thread drops the last reference.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
+  // A free block of up to so many bytes serves whoever asks for less.
+  static constexpr std::size_t kSmallBlock = 64 << 10;
+
   explicit BufferPool(Device& device) : device_(device) {}
   ~BufferPool();
 

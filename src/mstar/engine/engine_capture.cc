@@ -76,9 +76,13 @@ Status Engine::reserve_buffers() {
   std::vector<std::int32_t> items;
   for (const SlotSpec& slot : output_slots_) items.push_back(max_items(slot));
   const OutputLayout layout = OutputLayout::of(output_slots_, items);
-  // Two steps in flight, and what is still held of the one before them.
-  for (const std::size_t bytes : layout.bytes)
-    if (bytes) sizes.insert(sizes.end(), resource::kNumSlots + 1, bytes);
+  // Two steps in flight, and what is still held of the one before them. Rows that have left a step in different steps
+  // hold a block each: enough for that of small ones.
+  for (const std::size_t bytes : layout.bytes) {
+    const std::size_t of_rows =
+        bytes <= BufferPool::kSmallBlock ? static_cast<std::size_t>(options_.limits.max_rows) : 0;
+    if (bytes) sizes.insert(sizes.end(), resource::kNumSlots + 1 + of_rows, bytes);
+  }
   MSTAR_TRY(options_.buffers->reserve(sizes));
   for (SlotMemory& memory : memory_) {
     MSTAR_TRY(memory.upload.reserve(upload_bytes));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <map>
 #include <random>
@@ -247,6 +248,30 @@ TEST_F(EngineOnADeferredDevice, WarmStepsAllocateNothingAndCopyLittle) {
   const std::int64_t first = device_.num_copies() - copies;
   expect_all(decoder, some_requests(5, 32), {});
   EXPECT_EQ(device_.num_copies() - copies - first, first + 6);
+}
+
+TEST_F(EngineOnADeferredDevice, RowsThatLeftTheirStepsHoldBlocksThatWereReserved) {
+  DecoderEngine decoder = make({1, 2, 4, 8});
+  const std::int64_t before = device_.num_allocations();
+  std::vector<std::shared_ptr<BufferPool::Block>> held;
+  for (int i = 0; i < 8 + resource::kNumSlots + 1; ++i) {
+    auto block = decoder.buffers->take(4);
+    ASSERT_TRUE(block);
+    held.push_back(std::move(*block));
+  }
+  EXPECT_EQ(device_.num_allocations(), before);
+}
+
+TEST_F(EngineOnADeferredDevice, SmallBlocksServeWhoeverAsksForLess) {
+  auto pool = std::make_shared<BufferPool>(device_);
+  const std::array<std::size_t, 2> sizes = {60'000, 2 << 20};
+  ASSERT_TRUE(pool->reserve(sizes));
+  const auto small = pool->take(4);
+  ASSERT_TRUE(small);
+  EXPECT_EQ(pool->num_allocations(), 2);
+  const auto fresh = pool->take(4);
+  ASSERT_TRUE(fresh);
+  EXPECT_EQ(pool->num_allocations(), 3) << "two megabytes are kept for who needs them";
 }
 
 TEST_F(EngineOnADeferredDevice, StopsWasteAtMostOneRowEach) {
