@@ -89,6 +89,11 @@ struct CaptureSpec {
   decl::WalkRef walk = {};  // none: rows of any walk
   RowDemand row;     // its sources name values on the host that the body owns; all items of a slot alike, in all specs
   int max_rows = 0;  // of Capture::rows those up to this; 0: all
+  // Rows of any lengths, and parts that do not end them, up to the most of Capture::rows and a number of
+  // Capture::tokens together: a graph for each of these. `row` brings no tokens and no sources; those of real rows are
+  // of slots with an item a token. Each row has its items in the output slots, also one that does not end, whose items
+  // are nobody's. What the forward computes for tokens past the rows' last one is nobody's either (RaggedView).
+  bool packed = false;
 };
 
 // The batch as the forward sees it.

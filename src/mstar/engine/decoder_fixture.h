@@ -28,6 +28,7 @@ struct DecoderSpec {
   decl::PagedKv kv;
   int vocab = 0;
   std::vector<int> captured_rows;  // empty: eager
+  std::vector<int> captured_tokens = {};
   int max_batch_rows = 32;
   bool with_logits = false;
   bool run_ahead = true;

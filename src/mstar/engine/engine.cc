@@ -293,7 +293,7 @@ Engine::StepShape Engine::shape(const Step& step) const {
   const bool has_prompts = tokens > rows;
   if (tokens == 0 && !step.input_starts.empty() && step.input_starts.front().size() > end)
     tokens = step.input_starts.front()[end];
-  if (step.bucket) return {StepKind::replay, rows, tokens};
+  if (step.bucket && !step.rows.packed) return {StepKind::replay, rows, tokens};
   return {has_prompts ? StepKind::prompt : StepKind::eager, rows, tokens};
 }
 

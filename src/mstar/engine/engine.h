@@ -178,15 +178,17 @@ class Engine {
   void bring_to_host(Step& step) const;
   // engine_capture.cc
   bool matches(const RowInputs& row, const RowDemand& demand, const CaptureSpec& spec) const;
+  bool may_join(const RowInputs& row, const RowDemand& demand, const CaptureSpec& spec) const;  // spec.packed
+  std::vector<Bucket> buckets_of(const CaptureSpec& spec, const std::vector<int>& rows) const;
   void lease(Step& step);
   Status allocate_static_memory(int max_rows);
-  Result<std::unique_ptr<CapturedGraph>> record(const CaptureSpec& spec, int rows, int slot);
+  void add_recorded_rows(Step& step, const CaptureSpec& spec, const Bucket& bucket) const;
+  Result<std::unique_ptr<CapturedGraph>> record(const CaptureSpec& spec, const Bucket& bucket, int slot);
   Status run_slices(Step& step);
   Status replay(Step& step);
   Status reserve_buffers();
 
   struct Graphs {
-    int spec = 0;  // index into captures_
     std::array<std::unique_ptr<CapturedGraph>, resource::kNumSlots> by_slot;
   };
 

@@ -42,17 +42,32 @@ bool Engine::matches(const RowInputs& row, const RowDemand& demand, const Captur
                     [](const SlotSource& a, const SlotSource& b) { return a.slot == b.slot && a.items == b.items; });
 }
 
+bool Engine::may_join(const RowInputs& row, const RowDemand& demand, const CaptureSpec& spec) const {
+  if (!demand.may_replay || demand.shape_key != spec.row.shape_key) return false;
+  if (spec.walk.valid() && spec.walk != row.walk) return false;
+  if (demand.resources.context_tokens != spec.row.resources.context_tokens) return false;
+  if (demand.resources.ends ? !same_results(demand.results, spec.row.results) : !demand.results.empty()) return false;
+  return std::all_of(demand.sources.begin(), demand.sources.end(), [&](const SlotSource& each) {
+    return input_slots_[static_cast<std::size_t>(each.slot)].per_token;
+  });
+}
+
 void Engine::lease(Step& step) {
   if (graphs_.empty()) return;
   const int num_rows = step.num_rows();
   for (std::size_t c = 0; c < captures_.size(); ++c) {
     const CaptureSpec& spec = captures_[c];
+    // Rows of one token each have graphs that are faster, or are too many.
+    if (spec.packed && step.rows.num_tokens() <= num_rows) continue;
     bool all = true;
-    for (int r = 0; r < num_rows && all; ++r) all = matches(step.row(r), step.demand(r), spec);
+    for (int r = 0; r < num_rows && all; ++r)
+      all = spec.packed ? may_join(step.row(r), step.demand(r), spec) : matches(step.row(r), step.demand(r), spec);
     if (!all) continue;
-    const auto bucket = buckets_.find({spec.walk, num_rows, step.rows.num_tokens(), spec.row.shape_key});
-    if (!bucket || graphs_[static_cast<std::size_t>(*bucket)].spec != static_cast<int>(c)) continue;
+    const auto bucket =
+        buckets_.find({spec.walk, num_rows, step.rows.num_tokens(), spec.row.shape_key, static_cast<int>(c)});
+    if (!bucket) continue;
     step.bucket = bucket;
+    step.rows.packed = spec.packed;
     for (int r = num_rows; r < buckets_.at(*bucket).rows; ++r) {
       step.rows.add({RequestId{}, spec.row.resources});
       step.demands.push_back(spec.row);
@@ -101,8 +116,12 @@ Status Engine::allocate_static_memory(int max_rows) {
           if (each.slot == static_cast<int>(s)) items += each.items;
         most = std::max(most, items * rows_of(spec, max_rows));
       }
-      MSTAR_TRY_ASSIGN(StaticBlock block,
-                       StaticBlock::allocate(device_, static_cast<std::size_t>(most) * item_bytes(input_slots_[s])));
+      if (input_slots_[s].per_token && !spec_.capture.tokens.empty())
+        most = std::max<std::int64_t>(most, options_.limits.max_tokens);
+      const std::size_t bytes = static_cast<std::size_t>(most) * item_bytes(input_slots_[s]);
+      MSTAR_TRY_ASSIGN(StaticBlock block, StaticBlock::allocate(device_, bytes));
+      // Items past those that a packed step brings are read too.
+      device_.fill_zero(block.data(), bytes, device_.default_stream());
       memory.inputs.push_back(std::move(block));
       memory.first_padding_item.push_back(most);
     }
@@ -117,6 +136,7 @@ Status Engine::allocate_static_memory(int max_rows) {
       MSTAR_TRY_ASSIGN(memory.outputs[group], StaticBlock::allocate(device_, bytes[group]));
     }
   }
+  device_.synchronize(device_.default_stream());  // before any upload, which has a stream of its own
   return ok_status();
 }
 
@@ -128,21 +148,33 @@ Status Engine::run_slices(Step& step) {
   return ok_status();
 }
 
-Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, int rows, int slot) {
+// Of a packed step as evenly long as can be.
+void Engine::add_recorded_rows(Step& step, const CaptureSpec& spec, const Bucket& bucket) const {
+  step.rows.packed = spec.packed;
+  for (int r = 0; r < bucket.rows; ++r) {
+    resource::RowDemand row = spec.row.resources;
+    if (spec.packed) row.tokens = (r + 1) * bucket.tokens / bucket.rows - r * bucket.tokens / bucket.rows;
+    step.rows.add({RequestId{}, row});
+    step.demands.push_back(spec.row);
+  }
+}
+
+Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, const Bucket& bucket, int slot) {
+  const int rows = bucket.rows;
   Step step(device_, arena_->arena(), options_.pool, resources_, body_->activations());
   const Stream stream = step.ops().stream;
   SlotMemory& memory = memory_[static_cast<std::size_t>(slot)];
   step.own_slot = slot;
   step.rows.slot = first_plan_slot_ + slot;
   step.bucket = 0;  // any: inputs go to static memory
-  for (int r = 0; r < rows; ++r) {
-    step.rows.add({RequestId{}, spec.row.resources});
-    step.demands.push_back(spec.row);
-  }
+  add_recorded_rows(step, spec, bucket);
   for (const decl::ResourceRef ref : spec_.uses)
     MSTAR_TRY(resources_.at(ref)->plan(step.rows, device_.upload_stream()));
   MSTAR_TRY(gather(step));
   join_uploads(step);
+  for (std::size_t s = 0; spec.packed && s < input_slots_.size(); ++s)
+    if (input_slots_[s].per_token)
+      step.input_views[s] = slot_view(input_slots_[s], memory.inputs[s].data(), bucket.tokens, device_.id());
   step.layout = OutputLayout::of(output_slots_, output_items(spec.row, output_slots_.size(), rows));
   for (std::size_t s = 0; s < output_slots_.size(); ++s) {
     auto& starts = step.output_starts.emplace_back(1, 0);
@@ -166,6 +198,26 @@ Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, i
   return graph;
 }
 
+// The largest first: it must fit. `rows`: from the largest on.
+std::vector<Bucket> Engine::buckets_of(const CaptureSpec& spec, const std::vector<int>& rows) const {
+  std::vector<Bucket> out;
+  const int most = options_.limits.max_tokens;
+  const auto add = [&](int num_rows, int tokens) {
+    if (tokens <= most) out.push_back({spec.walk, num_rows, tokens, spec.row.shape_key});
+  };
+  if (!spec.packed) {
+    for (const int each : rows)
+      if (each <= rows_of(spec, each)) add(each, each * spec.row.resources.tokens);
+    return out;
+  }
+  std::vector<int> tokens = spec_.capture.tokens;  // they grow
+  if (!tokens.empty() && tokens.back() > most) tokens.push_back(most);
+  std::sort(tokens.rbegin(), tokens.rend());
+  for (const int each : tokens)
+    if (each > rows.front()) add(rows.front(), each);
+  return out;
+}
+
 Status Engine::capture() {
   if (on_cpu()) return ok_status();
   MSTAR_TRY(reserve_buffers());
@@ -174,9 +226,8 @@ Status Engine::capture() {
   for (CaptureSpec& spec : captures_)
     for (SlotSource& each : spec.row.sources)
       each.items = num_items(input_slots_[static_cast<std::size_t>(each.slot)], *each.value).value_or(0);
-  if (captures_.empty() || !spec_.capture.tokens.empty()) {
-    log_warn("component '{}' runs eagerly: {}", spec_.name,
-             captures_.empty() ? "its body captures nothing" : "packed buckets are not captured yet");
+  if (captures_.empty()) {
+    log_warn("component '{}' runs eagerly: its body captures nothing", spec_.name);
     return ok_status();
   }
   std::vector<int> sizes;
@@ -192,13 +243,12 @@ Status Engine::capture() {
   std::vector<Bucket> buckets;
   for (std::size_t c = 0; c < captures_.size(); ++c) {
     const CaptureSpec& spec = captures_[c];
-    for (const int rows : sizes) {
-      const int tokens = rows * spec.row.resources.tokens;
-      if (tokens > options_.limits.max_tokens || rows > rows_of(spec, rows)) continue;
-      Graphs graphs{.spec = static_cast<int>(c)};
+    for (Bucket bucket : buckets_of(spec, sizes)) {
+      bucket.spec = static_cast<int>(c);
+      Graphs graphs;
       Status recorded;
       for (int slot = 0; slot < resource::kNumSlots && recorded; ++slot) {
-        auto graph = record(spec, rows, slot);
+        auto graph = record(spec, bucket, slot);
         if (graph) {
           graphs.by_slot[static_cast<std::size_t>(slot)] = std::move(*graph);
         } else {
@@ -208,11 +258,11 @@ Status Engine::capture() {
       // What is not there now will not be there for requests either.
       if (!recorded && recorded.error().code == Code::unavailable) return recorded.error();
       if (!recorded) {
-        log_warn("component '{}': a step of {} rows runs eagerly, its graph could not be recorded: {}", spec_.name,
-                 rows, recorded.error().message);
+        log_warn("component '{}': a step of {} rows and {} tokens runs eagerly, its graph could not be recorded: {}",
+                 spec_.name, bucket.rows, bucket.tokens, recorded.error().message);
         continue;
       }
-      buckets.push_back({spec.walk, rows, tokens, spec.row.shape_key});
+      buckets.push_back(bucket);
       graphs_.push_back(std::move(graphs));
     }
   }

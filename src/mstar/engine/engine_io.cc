@@ -190,6 +190,8 @@ Status Engine::gather(Step& step) {
 
 Status Engine::allocate_outputs(Step& step) {
   const std::size_t num_slots = output_slots_.size();
+  const auto* const of_graph =
+      step.rows.packed ? &captures_[static_cast<std::size_t>(buckets_.at(*step.bucket).spec)].row.results : nullptr;
   std::vector<std::int32_t> items;
   step.output_starts.assign(num_slots, {0});
   for (std::size_t s = 0; s < num_slots; ++s) {
@@ -197,7 +199,7 @@ Status Engine::allocate_outputs(Step& step) {
     starts.reserve(step.demands.size() + 1);
     for (const RowDemand& demand : step.demands) {
       std::int32_t count = 0;
-      for (const SlotResult& each : demand.results)
+      for (const SlotResult& each : of_graph ? *of_graph : demand.results)
         if (each.slot == static_cast<int>(s)) count += each.items;
       starts.push_back(starts.back() + count);
     }

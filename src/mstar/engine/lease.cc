@@ -12,8 +12,8 @@ std::optional<int> BucketTable::find(const Bucket& need) const {
   for (int i = 0; i < size(); ++i) {
     const Bucket& bucket = at(i);
     if (bucket.walk.valid() && bucket.walk != need.walk) continue;
-    if (bucket.shape_key != need.shape_key || bucket.rows < need.rows || bucket.tokens < need.tokens) continue;
-    if (bucket.rows == need.rows && bucket.tokens != need.tokens) continue;
+    if (bucket.spec != need.spec || bucket.shape_key != need.shape_key) continue;
+    if (bucket.rows < need.rows || bucket.tokens < need.tokens) continue;
     const auto size_of = [](const Bucket& b) { return std::pair(b.tokens, b.rows); };
     if (!best || size_of(bucket) < size_of(at(*best))) best = i;
   }

@@ -19,6 +19,7 @@ struct Bucket {
   int rows = 0;
   int tokens = 0;
   std::uint64_t shape_key = 0;
+  int spec = 0;  // which of the component's captures
   friend bool operator==(const Bucket&, const Bucket&) = default;
 };
 
@@ -28,7 +29,6 @@ class BucketTable {
   // In any order. Each is known by its place in the list.
   explicit BucketTable(std::vector<Bucket> buckets = {}) : buckets_(std::move(buckets)) {}
   // The smallest bucket (fewest tokens, then fewest rows) that holds the step; nothing when none does: it runs eagerly.
-  // Tokens that no row has go to padding rows, so a bucket of just the step's rows must have just its tokens.
   std::optional<int> find(const Bucket& need) const;
   const Bucket& at(int index) const { return buckets_[static_cast<std::size_t>(index)]; }
   int size() const { return static_cast<int>(buckets_.size()); }

@@ -32,16 +32,16 @@ TEST(BucketTable, KeysOnWalkAndShape) {
   EXPECT_FALSE(BucketTable().find(decode(1)));
 }
 
-TEST(BucketTable, PackedBucketsNeedARowForTheirSpareTokens) {
-  const BucketTable table({{kPrefill, 1, 16, 0}, {kPrefill, 1, 64, 0}, {kPrefill, 4, 64, 0}, {kPrefill, 4, 256, 0}});
-  const auto find = [&](int rows, int tokens) { return table.find({kPrefill, rows, tokens, 0}).value_or(-1); };
-  EXPECT_EQ(find(1, 16), 0);  // exact
-  EXPECT_EQ(find(1, 64), 1);  // exact, and fewer rows than {4, 64}
-  EXPECT_EQ(find(1, 20), 2);  // 44 spare tokens go to a padding row
-  EXPECT_EQ(find(3, 65), 3);
-  EXPECT_EQ(find(4, 64), 2);
-  EXPECT_EQ(find(4, 63), -1);  // four rows leave no padding row for the spare token
+TEST(BucketTable, PackedBucketsHoldFewerRowsAndTokens) {
+  const BucketTable table(
+      {{kPrefill, 4, 16, 0, 1}, {kPrefill, 4, 64, 0, 1}, {kPrefill, 4, 256, 0, 1}, {kPrefill, 4, 4, 0, 0}});
+  const auto find = [&](int rows, int tokens) { return table.find({kPrefill, rows, tokens, 0, 1}).value_or(-1); };
+  EXPECT_EQ(find(1, 16), 0);
+  EXPECT_EQ(find(4, 17), 1) << "spare tokens need no row";
+  EXPECT_EQ(find(3, 65), 2);
   EXPECT_EQ(find(5, 64), -1);
+  EXPECT_EQ(find(1, 257), -1);
+  EXPECT_EQ(find(2, 3), 0) << "not the one of another capture";
 }
 
 TEST(PlanSlots, AlternatesAndHoldsTwo) {

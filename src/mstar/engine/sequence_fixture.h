@@ -48,35 +48,39 @@ inline std::vector<std::int32_t> answer_of(const Ask& ask, bool recurrent = fals
   return out;
 }
 
+// What a graph may hold: numbers of rows and outputs, and where the rest lies.
 struct Kernel {
-  std::vector<std::int32_t> offsets, outputs;  // outputs: -1 for rows that do not end
-  std::vector<std::uint64_t> draws;
+  std::vector<std::int32_t> outputs;  // of each row, -1 for rows that do not end
+  const std::int32_t* offsets;
+  const resource::SamplerRow* draws;
   const std::int32_t* ids;
   const std::int32_t* positions;
   PagedKvView kv;
   std::int32_t* tokens;
-  std::vector<const float*> states_before;  // of each row, where there are any
-  std::vector<float*> states;
-  std::vector<std::pair<int, float*>> kept;  // after so many tokens there too
+  float* states = nullptr;  // by slot, where there are any
+  const std::int32_t* states_before = nullptr;
+  const std::int32_t* states_after = nullptr;
+  KeptStates kept;
 
   float& cell(int row, int position) const {
     const std::int32_t page = kv.page_table[row * kv.max_pages + position / kv.page_tokens];
     return kv.keys.data<float>()[page * kv.page_tokens + position % kv.page_tokens];
   }
   void operator()() const {
-    for (int r = 0; r + 1 < static_cast<int>(offsets.size()); ++r) {
-      const auto at = static_cast<std::size_t>(r);
-      if (!states.empty()) *states[at] = *states_before[at];
-      for (int t = offsets[at]; t < offsets[at + 1]; ++t) {
+    for (int r = 0; r < static_cast<int>(outputs.size()); ++r) {
+      if (offsets[r] == offsets[r + 1]) continue;
+      float state = states ? states[states_before[r]] : 0;
+      for (int t = offsets[r]; t < offsets[r + 1]; ++t) {
         cell(r, positions[t]) = static_cast<float>(ids[t]);
-        if (!states.empty())
-          *states[at] = static_cast<float>(next_state(static_cast<std::int64_t>(*states[at]), ids[t]));
-        if (!kept.empty() && t + 1 - offsets[at] == kept[at].first) *kept[at].second = *states[at];
+        state = static_cast<float>(next_state(static_cast<std::int64_t>(state), ids[t]));
+        if (states && kept.tokens && t + 1 - offsets[r] == kept.tokens[r]) states[kept.slots[r]] = state;
       }
-      if (outputs[at] < 0) continue;
-      std::int64_t sum = states.empty() ? 0 : static_cast<std::int64_t>(*states[at]);
+      if (states) states[states_after[r]] = state;
+      const std::int32_t output = outputs[static_cast<std::size_t>(r)];
+      if (output < 0) continue;
+      std::int64_t sum = states ? static_cast<std::int64_t>(state) : 0;
       for (int p = 0; p < kv.lengths[r]; ++p) sum += static_cast<std::int64_t>(cell(r, p)) * weight(p);
-      tokens[outputs[at]] = next_token(sum, kv.lengths[r], draws[at]);
+      tokens[output] = next_token(sum, kv.lengths[r], draws[r].offset);
     }
   }
 };
@@ -106,6 +110,16 @@ class Body final : public ComponentBody {
     out.results = {{.slot = 0, .output = 0, .items = 1}};
     return out;
   }
+  std::vector<CaptureSpec> captures() const override {
+    CaptureSpec decode, prompts;
+    decode.row.sources = {{0, &any_token_}};
+    decode.row.resources = {.tokens = 1, .samples = true};
+    decode.row.results = {{.slot = 0, .output = 0, .items = 1}};
+    prompts.packed = true;
+    prompts.row.resources.samples = true;
+    prompts.row.results = decode.row.results;
+    return {decode, prompts};
+  }
   std::size_t workspace_bytes(int, int) const override { return 256; }
   Status forward(Forward& step, int) override {
     auto& kv = static_cast<resource::PagedKvPool&>(step.resource(d_.kv));
@@ -113,12 +127,12 @@ class Body final : public ComponentBody {
     Kernel kernel;
     bool has_part = false, has_decode = false;
     const auto offsets = step.token_offsets();
-    kernel.offsets.assign(offsets.begin(), offsets.end());
+    kernel.offsets = kv.ragged(step.plan_slot()).offsets;
+    kernel.draws = sampler.data();
     for (int r = 0; r < step.num_rows(); ++r) {
       const auto at = static_cast<std::size_t>(r);
       EXPECT_EQ(step.output_offsets(0)[at + 1] - step.output_offsets(0)[at], step.row_ends(r) ? 1 : 0);
       kernel.outputs.push_back(step.row_ends(r) ? step.output_offsets(0)[at] : -1);
-      kernel.draws.push_back(sampler[at].offset);
       if (!step.row_ends(r) && !step.ops().device.is_asynchronous())
         seen_.part_ends.push_back(kv.positions(step.plan_slot())[offsets[at + 1] - 1] + 1);
       seen_.num_parts += !step.row_ends(r);
@@ -130,13 +144,10 @@ class Body final : public ComponentBody {
     seen_.most_tokens = std::max(seen_.most_tokens, offsets.back());
     if (const auto& uses = d_.decl.at(d_.component).device().uses; uses.size() > 2) {
       const auto& slots = static_cast<resource::StateSlots&>(step.resource(uses[2]));
-      float* const states = slots.tensor(0).data<float>();
-      for (std::size_t r = 0; r < static_cast<std::size_t>(step.num_rows()); ++r) {
-        kernel.states_before.push_back(states + slots.read_index_on_host(step.plan_slot())[r]);
-        kernel.states.push_back(states + slots.write_index_on_host(step.plan_slot())[r]);
-        if (const KeptStates kept = slots.kept_on_host(step.plan_slot()); kept.tokens)
-          kernel.kept.emplace_back(kept.tokens[r], states + kept.slots[r]);
-      }
+      kernel.states = slots.tensor(0).data<float>();
+      kernel.states_before = slots.read_index(step.plan_slot());
+      kernel.states_after = slots.write_index(step.plan_slot());
+      kernel.kept = slots.kept(step.plan_slot());
     }
     kernel.ids = step.input(0).data<std::int32_t>();
     kernel.positions = kv.positions(step.plan_slot());
@@ -154,6 +165,7 @@ class Body final : public ComponentBody {
   const DecoderDecl& d_;
   Seen& seen_;
   bool per_token_;
+  Value any_token_ = HostValue::i32(std::vector<std::int32_t>{0});
 };
 
 class Sequences : public testing::Test {
@@ -173,7 +185,8 @@ class Sequences : public testing::Test {
     bool double_buffered = false;
     int snapshots = 0;
     int snapshot_tokens = 16;
-    std::uint32_t shuffle = 0;  // seed of the order of rows; 0: as they come
+    std::vector<int> captured_tokens = {};  // with rows of any number; empty: eager
+    std::uint32_t shuffle = 0;              // seed of the order of rows; 0: as they come
   };
   // A component with recurrent state beside its pages. `async`: on a device that defers its work, one step ahead.
   static Setup beside_state(bool async, int snapshots, int chunk_tokens) {
@@ -204,6 +217,8 @@ class Sequences : public testing::Test {
                                   .prefix_cache = setup.prefix_cache,
                                   .pool_tokens = setup.kv_tokens},
                            .vocab = kVocab,
+                           .captured_rows = captured_rows(),
+                           .captured_tokens = setup.captured_tokens,
                            .max_batch_rows = setup.max_rows,
                            .state = setup.recurrent
                                         ? std::optional(decl::RecurrentState{.name = "state",
@@ -227,6 +242,10 @@ class Sequences : public testing::Test {
                                                                *device_));
     decoder_.emplace(std::move(made));
     return ok_status();
+  }
+
+  std::vector<int> captured_rows() const {
+    return setup_.captured_tokens.empty() ? std::vector<int>() : std::vector<int>{2, 5, setup_.max_rows};
   }
 
   struct Live {

@@ -29,6 +29,27 @@ TEST_F(Sequences, AnswersDoNotDependOnThePartsOrOnTheOthers) {
   }
 }
 
+// Parts of prompts, ends of prompts, prompts found in the cache and rows of one token, in any mixture.
+TEST_F(Sequences, StepsWithPromptsReplay) {
+  std::vector<Ask> asks;
+  for (int i = 0; i < 12; ++i)
+    asks.push_back({.prompt = ids(1 + i * 7, i % 5), .max_tokens = 1 + i % 5 * 3, .arrives = i / 3 * 2});
+  for (const bool recurrent : {false, true}) {
+    for (const int chunk : {16, 17, 64, 128}) {
+      Setup setup =
+          recurrent ? beside_state(true, 8, chunk) : Setup{.chunk_tokens = chunk, .run_ahead = true, .async = true};
+      setup.captured_tokens = {12, 32, 100};
+      ASSERT_TRUE(make(setup));
+      expect_all(asks, run(asks));
+      expect_all(asks, run(asks));
+      const StepCounters& counters = decoder_->engine->counters();
+      EXPECT_GT(counters.num_replays, 20);
+      // Past the largest number of tokens.
+      EXPECT_LE(counters.num_eager, chunk > 100 ? 2 : 0) << chunk;
+    }
+  }
+}
+
 TEST_F(Sequences, PromptsOfLessThanHalfAStepAreNotCut) {
   for (const bool async : {false, true}) {
     ASSERT_TRUE(make({.chunk_tokens = 64, .prefix_cache = false, .run_ahead = async, .async = async}));
@@ -170,7 +191,7 @@ TEST_F(Sequences, ManyRequestsOnOneLongPrefixNeverStandStill) {
 }
 
 TEST_F(Sequences, TinyPoolsRandomOrdersTheSameAnswersAsAlone) {
-  std::int64_t num_preempted = 0, found = 0, found_with_state = 0, parts = 0;
+  std::int64_t num_preempted = 0, found = 0, found_with_state = 0, parts = 0, replays = 0;
   for (std::uint32_t seed = 1; seed <= 60; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
@@ -187,6 +208,7 @@ TEST_F(Sequences, TinyPoolsRandomOrdersTheSameAnswersAsAlone) {
                       .double_buffered = doubled,
                       .snapshots = below(4) ? 1 + below(8) : 0,
                       .snapshot_tokens = 4 << below(3),
+                      .captured_tokens = async && seed % 2 == 0 ? std::vector<int>{6, 16, 24} : std::vector<int>(),
                       .shuffle = seed}));
     std::vector<Ask> asks;
     for (int i = 0; i < 25; ++i) {
@@ -204,8 +226,10 @@ TEST_F(Sequences, TinyPoolsRandomOrdersTheSameAnswersAsAlone) {
     found += usage.found_tokens;
     if (recurrent) found_with_state += usage.found_tokens;
     parts += seen_.num_parts;
+    if (!setup_.captured_tokens.empty()) replays += decoder_->engine->counters().num_replays;
     if (HasFailure()) FAIL() << "seed " << seed;
   }
+  EXPECT_GT(replays, 1000);
   EXPECT_GT(num_preempted, 20);
   EXPECT_GT(found, 1000);
   EXPECT_GT(found_with_state, 300);

@@ -73,7 +73,11 @@ class TextDecoder final : public engine::ComponentBody {
     decode.row.resources.tokens = 1;
     decode.row.resources.samples = true;
     decode.row.results = {{.slot = 0, .output = 0, .items = 1}};
-    return {decode};
+    engine::CaptureSpec prompts;
+    prompts.packed = true;
+    prompts.row.resources.samples = true;
+    prompts.row.results = decode.row.results;
+    return {decode, prompts};
   }
   DType activations() const override { return refs_.config->activations(); }
 

@@ -45,6 +45,9 @@ struct StepRows {
   std::vector<StepRow> rows;
   std::vector<std::int32_t> token_offsets = {0};
   int slot = 0;  // which plan buffers this step writes, < PoolLimits::num_plan_slots
+  // Of a graph for rows of any lengths (CaptureSpec::packed): each row has its place in all that is planned, whatever
+  // it asks for.
+  bool packed = false;
 
   int num_rows() const { return static_cast<int>(rows.size()); }
   int num_tokens() const { return token_offsets.back(); }

@@ -88,7 +88,7 @@ Status SamplerPool::plan(const StepRows& rows, Stream stream) {
   SampleParametersWriter writer(for_device ? arrays->host(0) : std::span<std::int32_t>{},
                                 for_device ? arrays->host(1) : std::span<std::int32_t>{});
   const auto write = [&](const StepRow& row, const SamplerRow& planned, const Request* request) {
-    return !for_device || !row.demand.samples || writer.add(sample_row(planned, request));
+    return !for_device || !(row.demand.samples || rows.packed) || writer.add(sample_row(planned, request));
   };
   for (const StepRow& row : rows.rows) {
     const auto it = requests_.find(row.request);

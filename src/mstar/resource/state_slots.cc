@@ -42,6 +42,7 @@ Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const s
   std::unique_ptr<StateSlots> slots(new StateSlots(std::move(name), num_labels, limits, device, update));
   const int num_slots = slots_needed(num_labels, limits, update);
   slots->first_snapshot_ = num_slots;
+  slots->num_snapshots_ = num_snapshots;
   for (const auto& tensor : tensors) {
     MSTAR_TRY_ASSIGN(Tensor storage,
                      Tensor::allocate(device, tensor.dtype, slotted(tensor, num_slots + num_snapshots)));
@@ -154,6 +155,7 @@ Status StateSlots::plan(const StepRows& rows, Stream stream) {
                           "'");
   auto& [arrays, keeps] = plans_[rows.slot];
   keeps =
+      (rows.packed && num_snapshots_ > 0) ||
       std::any_of(rows.rows.begin(), rows.rows.end(), [](const StepRow& row) { return row.demand.kept_tokens > 0; });
   for (int r = 0; r < rows.num_rows(); ++r) {
     const State* const state = find(rows.rows[r]);

@@ -86,6 +86,7 @@ class StateSlots final : public Resource {
   StateUpdate update_;
   bool starts_over_ = true;
   std::int32_t first_snapshot_ = 0;  // slot
+  int num_snapshots_ = 0;
   std::vector<Tensor> storage_;
   std::vector<std::int32_t> free_;
   std::unordered_map<RequestId, std::vector<State>> requests_;  // by label

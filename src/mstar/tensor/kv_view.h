@@ -9,7 +9,9 @@ namespace mstar {
 struct RaggedView {
   const std::int32_t* offsets = nullptr;  // [num_rows + 1], on the device of the op
   int num_rows = 0;
-  int num_tokens = 0;  // offsets[num_rows]
+  // offsets[num_rows]; for the ops of decoders on CUDA also more: tokens past it are no row's, nothing is kept of them,
+  // and what an op computes for them is anything.
+  int num_tokens = 0;
 };
 
 // What a step keeps beside the new states of its rows: slot slots[r] gets row r's state as it is after the first

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, kNew ? 4 : 5) attend_alone(const __g
     arrive_with_barriers();
   }
   const Row row = find_row(p.offsets, p.num_rows, token);
-  const bool ours = row.count <= p.most;
+  const bool ours = row.count <= p.most && token < row.begin + row.count;
   const int num_keys = kNew ? min(p.source.lengths[row.index] - row.count, p.source.capacity())
                             : p.source.num_keys(row.index, row.count, token - row.begin);
   const int num_units = ours ? (max(num_keys, 0) + kUnitKeys - 1) / kUnitKeys : 0;

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float maxima[kWarps];
   const int token = blockIdx.x, head = blockIdx.y, kv_head = head / group, d = pages.head_dim;
   const int row = row_of(offsets, num_rows, token);
-  if (offsets[row + 1] - offsets[row] < least) return;
+  if (offsets[row + 1] - offsets[row] < least || token >= offsets[row + 1]) return;
   const int num_keys = pages.num_keys(row, offsets[row + 1] - offsets[row], token - offsets[row]);
   for (int i = threadIdx.x; i < d; i += kThreads) query[i] = widen(q.data[token * q.token_stride + head * d + i]);
   __syncthreads();

@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(128)
   const int token = blockIdx.x;
   const int row = row_of(offsets, num_rows, token);
   const int position = pages.lengths[row] - (offsets[row + 1] - token);
-  if (position < 0 || position >= pages.max_pages * pages.page_tokens) return;
+  const bool is_no_rows = token >= offsets[row + 1];
+  if (is_no_rows || position < 0 || position >= pages.max_pages * pages.page_tokens) return;
   const std::int64_t to = pages.at(row, position, 0);
   const int count = pages.kv_heads * pages.head_dim;
   for (int i = threadIdx.x * kUnit; i < count; i += blockDim.x * kUnit) {

@@ -27,8 +27,7 @@ struct RowSquares {
   float epsilon = 0.0f;
 };
 
-// Whether more rows gain is not settled (bench/notes/cuda_linear.md).
-inline constexpr std::int64_t kMostPassedRows = 32;
+inline constexpr std::int64_t kMostPassedRows = 64;
 // Of a matrix of squares for `num_rows` rows: they are read in fours.
 constexpr std::int64_t square_columns(std::int64_t num_rows) { return (num_rows + 3) / 4 * 4; }
 // No product of `num_outputs` leaves more parts.

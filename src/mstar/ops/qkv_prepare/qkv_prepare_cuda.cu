@@ -68,7 +68,8 @@ struct Turns {
 __device__ inline std::int64_t place_of(const Pages& pages, const std::int32_t* offsets, int num_rows, int token,
                                         int head) {
   const int row = row_of(offsets, num_rows, token), position = pages.lengths[row] - (offsets[row + 1] - token);
-  return position < 0 || position >= pages.capacity() ? -1 : pages.at(row, position, head);
+  const bool is_no_rows = token >= offsets[row + 1];
+  return is_no_rows || position < 0 || position >= pages.capacity() ? -1 : pages.at(row, position, head);
 }
 
 // One head of one token a warp: the query heads, then the key heads with their values.
