@@ -254,6 +254,7 @@ Status attend_slots(OpContext& ops, Place& place, const WholeCase& c, DType dtyp
                     kv};
   if (!on_cpu && !value_bias.empty()) store.value_bias = place.f32(value_bias, {half});
   MSTAR_TRY(kv_store(ops, store));
+  ops.device.synchronize(ops.stream);  // in a model another component's step lies between
   const std::int64_t q_width = static_cast<std::int64_t>(c.heads) * c.d;
   SlotAttentionArgs args;
   args.q = as_heads(place.activations(dtype, draw(tokens * q_width, 5), {tokens, q_width}), c.heads, c.d);

@@ -85,9 +85,9 @@ std::vector<int> share_tokens(std::span<const TokenWish> rows, const StepBudget&
 }
 
 int tokens_of_step(int most, int num_single_rows) {
-  constexpr int kRows = 64, kTokensARow = 12;
+  constexpr int kTokens = 1600, kTokensARow = 16;
   if (most < kLongStep) return most;
-  return most - kTokensARow * (kRows - std::min(num_single_rows, kRows));
+  return std::min(most, kTokens + kTokensARow * num_single_rows);
 }
 
 }  // namespace mstar::engine

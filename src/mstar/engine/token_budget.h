@@ -21,9 +21,9 @@ struct StepBudget {
   int least_share = 1;
 };
 
-// Of a step that may have `most` tokens, with so many rows of one: from kLongStep on 12 tokens go with each of up to 64
-// such rows. Where few rows wait for a step it is shorter, so that prompts that come meanwhile wait less for it; where
-// many do it takes longer anyway, and more of prompts share what a step costs whatever is in it.
+// Of a step that may have `most` tokens, with so many rows of one. From kLongStep on it has 1600, and 16 more for each
+// such row: each waits for the step, and so do prompts that come meanwhile, so it is shorter where few rows share what
+// it costs whatever is in it.
 inline constexpr int kLongStep = 2816;
 int tokens_of_step(int most, int num_single_rows);
 

@@ -115,10 +115,10 @@ TEST(TokenBudget, NeverOverNeverEmptyNeverLessThanAFairShareButForRounding) {
 }
 
 TEST(TokenBudget, LongStepsGrowWithTheRowsThatAnswer) {
-  EXPECT_EQ(tokens_of_step(512, 0), 512);
-  EXPECT_EQ(tokens_of_step(kLongStep, 0), 2048);
-  EXPECT_EQ(tokens_of_step(kLongStep, 20), 2048 + 12 * 20);
-  EXPECT_EQ(tokens_of_step(kLongStep, 64), kLongStep);
+  EXPECT_EQ(tokens_of_step(512, 3), 512);
+  EXPECT_EQ(tokens_of_step(kLongStep, 0), 1600);
+  EXPECT_EQ(tokens_of_step(kLongStep, 20), 1600 + 16 * 20);
+  EXPECT_EQ(tokens_of_step(kLongStep, 76), kLongStep);
   EXPECT_EQ(tokens_of_step(kLongStep, 200), kLongStep);
 }
 
