@@ -6,6 +6,7 @@
 
 #include "mstar/ops/columns.h"
 #include "mstar/ops/elementwise/elementwise.h"
+#include "mstar/ops/linear/fold_norm.h"
 #include "mstar/ops/linear/gated_linear.h"
 
 namespace mstar::nn {
@@ -57,6 +58,19 @@ Result<Linear> Linear::pack(Device& device, TensorView weight, Tensor bias, DTyp
   return out;
 }
 
+Status Linear::fold(Device& device, const LayerNorm& norm) {
+  if (parts_.size() != 1) return internal_error("a norm is folded into a layer of several parts");
+  MSTAR_TRY_ASSIGN(folded_, Tensor::allocate(device, DType::f32, {2, parts_[0].num_outputs()}));
+  Arena none;
+  OpContext ops{.device = device, .stream = device.default_stream(), .arena = none};
+  return fold_norm(ops, {.weight = &parts_[0],
+                         .gains = norm.weight(),
+                         .shifts = norm.bias(),
+                         .bias = bias(),
+                         .weighted_gains = folded_.view().at(0),
+                         .folded_bias = folded_.view().at(1)});
+}
+
 Status Linear::run(OpContext& ops, const LinearInput& x, TensorView out, Activation activation,
                    TensorView residual) const {
   LinearArgs args;
@@ -66,6 +80,11 @@ Status Linear::run(OpContext& ops, const LinearInput& x, TensorView out, Activat
   args.activation = activation;
   args.out = out;
   args.squares = x.squares;
+  if (x.squares.sums.pointer) {
+    if (!folded_) return internal_error("rows lack a layer norm that was not folded");
+    args.squares.weighted_gains = folded_.view().at(0);
+    args.bias = folded_.view().at(1);
+  }
   return run_parts(ops, args);
 }
 
@@ -140,7 +159,7 @@ std::size_t Linear::gated_workspace_bytes(std::int64_t num_rows, int num_threads
 }
 
 std::size_t Linear::bytes() const {
-  std::size_t out = bias_.bytes();
+  std::size_t out = bias_.bytes() + folded_.bytes();
   for (const LinearWeight& part : parts_) out += part.bytes();
   return out;
 }

@@ -33,6 +33,8 @@ struct LinearInput {
   RowSquares squares;
 };
 
+class LayerNorm;
+
 // y = activation(x W^T + b) + residual. Homes: NAME.weight [num_outputs, num_inputs], NAME.bias [num_outputs]. Fused
 // homes whose parts are in blocks of different formats are computed part by part.
 class Linear {
@@ -41,6 +43,10 @@ class Linear {
                              bool has_bias = true);
   // From arrays that are there already: weight [num_outputs, num_inputs] on the host, bias [num_outputs] or none.
   static Result<Linear> pack(Device& device, TensorView weight, Tensor bias, DType storage);
+  // So that run() takes rows which lack `norm`; once, where rows may be passed through it (ops/linear/passed_norm.h).
+  // Costs 8 bytes an output. Errors: internal (a layer of several parts).
+  Status fold(Device& device, const LayerNorm& norm);
+  bool is_folded() const { return static_cast<bool>(folded_); }
   // x [M, num_inputs] f32, out [M, num_outputs] f32. Thread: the step's owner.
   Status run(OpContext& ops, const LinearInput& x, TensorView out, Activation activation = Activation::none,
              TensorView residual = {}) const;
@@ -69,6 +75,7 @@ class Linear {
 
   std::vector<LinearWeight> parts_;  // by outputs
   Tensor bias_;
+  Tensor folded_;  // [2, num_outputs] f32: W times the gains of a norm, and W times its bias plus b
 };
 
 // Homes: NAME.weight [dim], NAME.bias [dim].
@@ -76,6 +83,9 @@ class LayerNorm {
  public:
   static Result<LayerNorm> load(const LoadContext& context, const std::string& name, int dim, float epsilon = 1e-5f);
   Status run(OpContext& ops, TensorView x, TensorView out) const;
+  TensorView weight() const { return weight_.view(); }
+  TensorView bias() const { return bias_.view(); }
+  float epsilon() const { return epsilon_; }
   std::size_t bytes() const { return weight_.bytes() + bias_.bytes(); }
 
  private:

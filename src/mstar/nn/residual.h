@@ -11,12 +11,14 @@ namespace mstar::nn {
 // owner.
 class Residual {
  public:
-  // The next reader of the stream: through `norm`, by `product`. Null: nobody, or a norm with a kernel of its own.
+  // The next reader of the stream: through `norm` or `layer_norm`, by `product`. Null: nobody, or a norm with a kernel
+  // of its own, as a layer norm that is not folded into its product.
   struct Reader {
     const RmsNorm* norm = nullptr;
     const Linear* product = nullptr;
     bool gated = false;   // by run_gated()
     bool logits = false;  // into f32
+    const LayerNorm* layer_norm = nullptr;
   };
 
   // x [tokens, dim] f32. Takes workspace_bytes() of the arena, which the caller rewinds.
@@ -26,17 +28,27 @@ class Residual {
   TensorView x() const { return x_; }
   std::int64_t tokens() const { return x_.dim(0); }
   // The rows through `norm`, unless the product before has left them for it; then they are read as normed().
-  Status norm(OpContext& ops, const RmsNorm& norm);
+  Status norm(OpContext& ops, const RmsNorm& norm) { return run_unless_left(ops, norm); }
+  Status norm(OpContext& ops, const LayerNorm& norm) { return run_unless_left(ops, norm); }
   const LinearInput& normed() const { return normed_; }
   // x += layer(from), for `next` to read.
   Status add(OpContext& ops, const Linear& layer, TensorView from, const Reader& next);
 
  private:
+  template <class Norm>
+  Status run_unless_left(OpContext& ops, const Norm& norm) {
+    if (left_ == &norm) return ok_status();
+    left_ = nullptr;
+    normed_ = rows_;
+    return norm.run(ops, x_, rows_);
+  }
+  PassedNorm passed_to(const Reader& next, std::int64_t parts) const;
+
   TensorView x_;
-  TensorView rows_;                // [tokens, dim] of the activations' dtype
-  TensorView squares_;             // [most_square_parts(), square_columns()], where norms may be passed
-  LinearInput normed_;             // rows_, and the squares that they lack
-  const RmsNorm* left_ = nullptr;  // the norm that normed_ is already for
+  TensorView rows_;             // [tokens, dim] of the activations' dtype
+  TensorView squares_, sums_;   // [most_square_parts(), square_columns()], where norms may be passed
+  LinearInput normed_;          // rows_, and the squares that they lack
+  const void* left_ = nullptr;  // the norm that normed_ is already for
 };
 
 }  // namespace mstar::nn

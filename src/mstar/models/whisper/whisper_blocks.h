@@ -26,14 +26,16 @@ struct FeedForward {
   // x [M, dim] in place; normed [M, dim] and hidden [M, ffn_dim] are scratch.
   Status run(OpContext& ops, TensorView x, TensorView normed, TensorView hidden) const {
     MSTAR_TRY(norm.run(ops, x, normed));
-    // Of many rows a library makes the product on CUDA, and knows no such activation.
-    if (ops.backend() == Backend::cuda && x.dim(0) >= kManyRows) {
-      MSTAR_TRY(up.multiply(ops, normed, hidden));
-      MSTAR_TRY(activate(ops, {.x = hidden, .activation = Activation::gelu_erf, .out = hidden, .bias = up.bias()}));
-    } else {
-      MSTAR_TRY(up.run(ops, normed, hidden, Activation::gelu_erf));
-    }
+    MSTAR_TRY(expand(ops, normed, hidden));
     return down.run(ops, hidden, x, Activation::none, x);
+  }
+  // hidden = gelu(up(normed)).
+  Status expand(OpContext& ops, const nn::LinearInput& normed, TensorView hidden) const {
+    // Of many rows a library makes the product on CUDA, and knows no such activation.
+    if (ops.backend() != Backend::cuda || hidden.dim(0) < kManyRows)
+      return up.run(ops, normed, hidden, Activation::gelu_erf);
+    MSTAR_TRY(up.multiply(ops, normed.rows, hidden));
+    return activate(ops, {.x = hidden, .activation = Activation::gelu_erf, .out = hidden, .bias = up.bias()});
   }
   std::size_t bytes() const { return norm.bytes() + up.bytes() + down.bytes(); }
   static constexpr std::int64_t kManyRows = 256;

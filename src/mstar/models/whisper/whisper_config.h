@@ -33,6 +33,8 @@ struct WhisperConfig {
   bool adds_biases_late() const { return activations() == DType::bf16 && head_dim() == 64; }
   // What lies between products, and the keys and values: bf16 with bf16 matrices on CUDA, else f32.
   DType activations() const { return on_cuda() && storage == DType::bf16 ? DType::bf16 : DType::f32; }
+  // The decoder's products leave for one another what its layer norms take (nn/residual.h).
+  bool passes_norms() const { return activations() == DType::bf16 && !batch_invariant; }
   // What the encoder takes: it would be rounded so when the first convolution reads it.
   DType mels() const { return activations(); }
 

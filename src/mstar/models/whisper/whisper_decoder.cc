@@ -6,6 +6,7 @@
 #include "mstar/models/whisper/whisper_blocks.h"
 #include "mstar/models/whisper/whisper_body.h"
 #include "mstar/models/whisper/whisper_draws.h"
+#include "mstar/nn/residual.h"
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/embedding/embedding.h"
 #include "mstar/ops/sample/sample.h"
@@ -37,11 +38,17 @@ class Decoder final : public engine::ComponentBody {
       MSTAR_TRY_ASSIGN(Attention self, Attention::load(context, name + ".self", "qkv", 3, c));
       MSTAR_TRY_ASSIGN(Attention cross, Attention::load(context, name + ".cross", "q", 1, c));
       MSTAR_TRY_ASSIGN(FeedForward ffn, FeedForward::load(context, name + ".ffn", c));
+      if (c.passes_norms()) {
+        MSTAR_TRY(self.in.fold(build.device, self.norm));
+        MSTAR_TRY(cross.in.fold(build.device, cross.norm));
+        MSTAR_TRY(ffn.up.fold(build.device, ffn.norm));
+      }
       out->layers_.push_back({std::move(self), std::move(cross), std::move(ffn)});
     }
     MSTAR_TRY_ASSIGN(out->norm_, nn::LayerNorm::load(context, "decoder.norm", c.dim));
     MSTAR_TRY_ASSIGN(out->positions_, nn::load_f32(context, "decoder.positions", {c.text_positions, c.dim}));
     MSTAR_TRY_ASSIGN(out->embedding_, nn::Linear::load(context, "decoder.embedding", c.vocab, c.dim, false));
+    if (c.passes_norms()) MSTAR_TRY(out->embedding_.fold(build.device, out->norm_));
     if (c.on_cuda()) {
       MSTAR_TRY_ASSIGN(out->draws_,
                        DeviceDraws::create(c, build.device, build.limits.max_requests, build.limits.max_rows));
@@ -112,7 +119,8 @@ class Decoder final : public engine::ComponentBody {
 
   std::size_t workspace_bytes(int rows, int tokens) const override {
     const std::int64_t dim = c_.dim;
-    std::size_t bytes = 4 * floats(tokens * dim) + floats(static_cast<std::int64_t>(tokens) * 3 * dim) +
+    std::size_t bytes = 4 * floats(tokens * dim) + nn::Residual::workspace_bytes(tokens, dim) +
+                        floats(static_cast<std::int64_t>(tokens) * 3 * dim) +
                         floats(static_cast<std::int64_t>(tokens) * c_.ffn_dim) + 2 * floats(2 * rows * dim) +
                         floats(static_cast<std::int64_t>(2 * rows) * logits_stride()) +
                         sample_workspace_bytes(c_.vocab, num_threads_) + (1 << 20);
@@ -132,9 +140,9 @@ class Decoder final : public engine::ComponentBody {
     const int slot = step.plan_slot();
     const std::int64_t tokens = step.token_offsets().back();
     const RaggedView rows = self_kv.ragged(slot);
-    TensorView x = ops.temporary(DType::f32, {tokens, c_.dim});
-    TensorView normed = ops.temporary(ops.activations, {tokens, c_.dim});
+    nn::Residual x(ops, ops.temporary(DType::f32, {tokens, c_.dim}));
     TensorView mixed = ops.temporary(ops.activations, {tokens, c_.dim});
+    TensorView heard = ops.temporary(ops.activations, {tokens, c_.dim});
     TensorView qkv = ops.temporary(ops.activations, {tokens, 3 * c_.dim});
     TensorView hidden = ops.temporary(ops.activations, {tokens, c_.ffn_dim});
     const TensorView positions(const_cast<std::int32_t*>(self_kv.positions(slot)), DType::i32, {tokens},
@@ -143,11 +151,11 @@ class Decoder final : public engine::ComponentBody {
                               .tied = &embedding_.weight(),
                               .positions = positions,
                               .position_table = positions_.view(),
-                              .out = x}));
+                              .out = x.x()}));
     for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-      Layer& l = layers_[layer];
-      MSTAR_TRY(l.self.norm.run(ops, x, normed));
-      MSTAR_TRY(l.self.in.run(ops, normed, qkv));
+      const Layer& l = layers_[layer];
+      MSTAR_TRY(x.norm(ops, l.self.norm));
+      MSTAR_TRY(l.self.in.run(ops, x.normed(), qkv));
       const PagedKvView kv = self_kv.view(static_cast<int>(layer), slot);
       MSTAR_TRY(attention_paged(ops, {.q = heads_of(qkv, 0, c_),
                                       .rows = rows,
@@ -156,18 +164,20 @@ class Decoder final : public engine::ComponentBody {
                                       .out = as_heads(mixed, c_),
                                       .new_keys = heads_of(qkv, 1, c_),
                                       .new_values = heads_of(qkv, 2, c_)}));
-      MSTAR_TRY(l.self.out.run(ops, mixed, x, Activation::none, x));
-      MSTAR_TRY(l.cross.norm.run(ops, x, normed));
-      MSTAR_TRY(l.cross.in.run(ops, normed, mixed));
+      MSTAR_TRY(x.add(ops, l.self.out, mixed, {.product = &l.cross.in, .layer_norm = &l.cross.norm}));
+      MSTAR_TRY(x.norm(ops, l.cross.norm));
+      MSTAR_TRY(l.cross.in.run(ops, x.normed(), mixed));
       MSTAR_TRY(attention_slots(ops, {.q = as_heads(mixed, c_),
                                       .rows = rows,
                                       .kv = cross_kv.view(static_cast<int>(layer), slot),
                                       .scale = scale_of(c_),
-                                      .out = as_heads(normed, c_)}));
-      MSTAR_TRY(l.cross.out.run(ops, normed, x, Activation::none, x));
-      MSTAR_TRY(l.ffn.run(ops, x, normed, hidden));
+                                      .out = as_heads(heard, c_)}));
+      MSTAR_TRY(x.add(ops, l.cross.out, heard, {.product = &l.ffn.up, .layer_norm = &l.ffn.norm}));
+      MSTAR_TRY(x.norm(ops, l.ffn.norm));
+      MSTAR_TRY(l.ffn.expand(ops, x.normed(), hidden));
+      MSTAR_TRY(x.add(ops, l.ffn.down, hidden, reader_behind(layer)));
     }
-    MSTAR_TRY(draws_ ? draw_on_device(step, x, positions) : heads(step, x));
+    MSTAR_TRY(draws_ ? draw_on_device(step, x, positions) : heads(step, x.x()));
     ops.arena.rewind(mark);
     return ok_status();
   }
@@ -188,6 +198,11 @@ class Decoder final : public engine::ComponentBody {
     FeedForward ffn;
   };
   explicit Decoder(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
+
+  nn::Residual::Reader reader_behind(std::size_t layer) const {
+    if (layer + 1 == layers_.size()) return {.product = &embedding_, .logits = true, .layer_norm = &norm_};
+    return {.product = &layers_[layer + 1].self.in, .layer_norm = &layers_[layer + 1].self.norm};
+  }
 
   static std::vector<engine::SlotResult> prompt_results() {
     return {{.slot = 0, .output = 0, .items = 1},
@@ -310,26 +325,28 @@ class Decoder final : public engine::ComponentBody {
   }
 
   // Logits of the given tokens of x.
-  Result<TensorView> logits_of(OpContext& ops, TensorView x, std::span<const std::int64_t> tokens) {
+  Result<TensorView> logits_of(OpContext& ops, nn::Residual& x, std::span<const std::int64_t> tokens) {
     const auto count = static_cast<std::int64_t>(tokens.size());
-    TensorView chosen = x;
-    bool whole = count == x.dim(0);
-    for (std::int64_t i = 0; i < count && whole; ++i) whole = tokens[static_cast<std::size_t>(i)] == i;
-    if (!whole) {
-      chosen = ops.temporary(DType::f32, {count, c_.dim});
-      for (std::int64_t i = 0; i < count; ++i)
-        ops.device.copy_within(chosen.at(i).pointer, x.at(tokens[static_cast<std::size_t>(i)]).pointer,
-                               sizeof(float) * static_cast<std::size_t>(c_.dim), ops.stream);
-    }
-    const TensorView normed = ops.temporary(ops.activations, {count, c_.dim});
-    MSTAR_TRY(norm_.run(ops, chosen, normed));
     TensorView logits = ops.temporary(DType::f32, {count, logits_stride()});
     logits.shape[1] = c_.vocab;
+    bool whole = count == x.tokens();
+    for (std::int64_t i = 0; i < count && whole; ++i) whole = tokens[static_cast<std::size_t>(i)] == i;
+    if (whole) {
+      MSTAR_TRY(x.norm(ops, norm_));
+      MSTAR_TRY(embedding_.run(ops, x.normed(), logits));
+      return logits;
+    }
+    const TensorView chosen = ops.temporary(DType::f32, {count, c_.dim});
+    for (std::int64_t i = 0; i < count; ++i)
+      ops.device.copy_within(chosen.at(i).pointer, x.x().at(tokens[static_cast<std::size_t>(i)]).pointer,
+                             sizeof(float) * static_cast<std::size_t>(c_.dim), ops.stream);
+    const TensorView normed = ops.temporary(ops.activations, {count, c_.dim});
+    MSTAR_TRY(norm_.run(ops, chosen, normed));
     MSTAR_TRY(embedding_.run(ops, normed, logits));
     return logits;
   }
 
-  Status draw_on_device(Forward& step, TensorView x, TensorView positions) {
+  Status draw_on_device(Forward& step, nn::Residual& x, TensorView positions) {
     OpContext& ops = step.ops();
     const Picked picked = pick_rows(step);
     const auto last_of = [&](int r) -> std::int64_t {

@@ -45,8 +45,8 @@ Status gated_linear(OpContext& context, const GatedLinearArgs& args) {
   MSTAR_OP_EXPECT("gated_linear",
                   is_float_rows(context.backend(), args.out, args.x.dim(0), args.weight->num_outputs() / 2));
   MSTAR_OP_EXPECT("gated_linear", args.out.dtype != DType::f16);
-  MSTAR_OP_EXPECT("gated_linear",
-                  !args.squares.parts.pointer || are_squares_of(context, args.squares.parts, args.x.dim(0)));
+  MSTAR_OP_EXPECT("gated_linear", !args.squares.sums.pointer && is_lack_of_rows(context, args.squares, args.x.dim(0),
+                                                                                args.weight->num_outputs()));
   if (args.x.dim(0) == 0) return {};
   return run_first_fit(context, args, kKernels, "gated_linear");
 }

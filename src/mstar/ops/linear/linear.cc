@@ -33,6 +33,7 @@ Status check_passed_norm(const OpContext& context, const PassedNorm& passed, std
   MSTAR_OP_EXPECT("linear", is_vector_of(passed.gains, DType::f32, n));
   MSTAR_OP_EXPECT("linear", is_rows_of(passed.rows, DType::bf16, num_rows, n));
   MSTAR_OP_EXPECT("linear", are_squares_of(context, passed.squares, num_rows));
+  MSTAR_OP_EXPECT("linear", are_sums_beside(passed.sums, passed.squares));
   return {};
 }
 
@@ -46,7 +47,7 @@ Status linear(OpContext& context, const LinearArgs& args) {
   MSTAR_OP_EXPECT("linear", is_float_rows(context.backend(), args.out, num_rows, n));
   MSTAR_OP_EXPECT("linear", !args.bias.pointer || is_vector_of(args.bias, DType::f32, n));
   MSTAR_OP_EXPECT("linear", !args.residual.pointer || is_rows_of(args.residual, args.out.dtype, num_rows, n));
-  MSTAR_OP_EXPECT("linear", !args.squares.parts.pointer || are_squares_of(context, args.squares.parts, num_rows));
+  MSTAR_OP_EXPECT("linear", is_lack_of_rows(context, args.squares, num_rows, n));
   if (args.passed.gains.pointer) MSTAR_TRY(check_passed_norm(context, args.passed, num_rows, n));
   if (num_rows == 0) return {};
   return run_first_fit(context, args, kKernels, "linear");

@@ -97,8 +97,8 @@ struct LinearArgs {
   TensorView residual;  // [M, N] of out's dtype, or a null pointer; may be `out` itself
   Activation activation = Activation::none;
   TensorView out;  // [M, N] f32, on CUDA also bf16 or f16; rows may lie apart; must not overlap x
-  // CUDA, where passed_norm_parts() says so: x W^T is multiplied by the factors that x lacks, before the bias; and what
-  // the norm behind wants is left.
+  // CUDA, where passed_norm_parts() says so: x W^T gets what x lacks of a norm, before the bias; and what the norm
+  // behind wants is left.
   RowSquares squares = {};
   PassedNorm passed = {};
 };

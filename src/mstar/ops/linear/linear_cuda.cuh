@@ -76,14 +76,20 @@ struct Epilogue {
     if (residual.data) sum = __fadd_rn(sum, residual.get(row, column));
     out.set(row, column, sum);
   }
-  // The same bits for four neighbours, before they are rounded to out's dtype; `added` is what the residual holds
-  // there.
-  __device__ float4 finished_four(std::int64_t column, float4 sum, float4 added) const {
+  // Of four neighbours; zeros where there is none.
+  __device__ float4 bias_of_four(std::int64_t column) const {
+    if (!bias) return make_float4(0, 0, 0, 0);
+    return make_float4(bias[column], bias[column + 1], bias[column + 2], bias[column + 3]);
+  }
+  // The same bits for four neighbours, before they are rounded to out's dtype; `biases` is bias_of_four(), `added` what
+  // the residual holds there.
+  __device__ float4 finished_four(float4 sum, float4 biases, float4 added) const {
     float values[4] = {sum.x, sum.y, sum.z, sum.w};
+    const float shifts[4] = {biases.x, biases.y, biases.z, biases.w};
     const float others[4] = {added.x, added.y, added.z, added.w};
     if (bias)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) values[i] = __fadd_rn(values[i], bias[column + i]);
+      for (int i = 0; i < 4; ++i) values[i] = __fadd_rn(values[i], shifts[i]);
     if (activation != Activation::none)
 #pragma unroll
       for (int i = 0; i < 4; ++i) values[i] = activate_one(activation, values[i]);

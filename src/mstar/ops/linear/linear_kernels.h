@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "mstar/ops/linear/fold_norm.h"
 #include "mstar/ops/linear/gated_linear.h"
 #include "mstar/ops/linear/linear.h"
 #include "mstar/ops/view_checks.h"
@@ -27,6 +28,8 @@ Status gated_linear_cuda_stream(OpContext& context, const GatedLinearArgs& args)
 bool linear_cuda_library_fits(const OpContext& context, const LinearArgs& args);
 Status linear_cuda_library(OpContext& context, const LinearArgs& args);
 std::size_t linear_cuda_workspace_bytes();
+Status fold_norm_cpu(OpContext& context, const FoldNormArgs& args);
+Status fold_norm_cuda(OpContext& context, const FoldNormArgs& args);
 // out = activation(out + bias) + residual in place; rows and columns as linear_cuda_library_fits() has checked them.
 Status linear_cuda_finish(OpContext& context, const LinearArgs& args);
 std::size_t linear_cpu_workspace_bytes(const LinearWeight& weight, std::int64_t num_rows, int num_threads);
@@ -35,6 +38,19 @@ std::size_t linear_cpu_workspace_bytes(const LinearWeight& weight, std::int64_t 
 inline bool are_squares_of(const OpContext& context, const TensorView& parts, std::int64_t num_rows) {
   return context.backend() == Backend::cuda && num_rows <= kMostPassedRows && parts.shape.rank() == 2 &&
          parts.contiguous() && is_rows_of(parts, DType::f32, parts.dim(0), square_columns(num_rows));
+}
+
+// The parts that a layer norm wants beside `parts`, or none.
+inline bool are_sums_beside(const TensorView& sums, const TensorView& parts) {
+  return !sums.pointer ||
+         (sums.contiguous() && sums.shape == parts.shape && is_rows_of(sums, DType::f32, sums.dim(0), sums.dim(1)));
+}
+// What a product of `num_outputs` is told of its rows.
+inline bool is_lack_of_rows(const OpContext& context, const RowSquares& lack, std::int64_t num_rows,
+                            std::int64_t num_outputs) {
+  if (!lack.parts.pointer) return !lack.sums.pointer;
+  return are_squares_of(context, lack.parts, num_rows) && are_sums_beside(lack.sums, lack.parts) &&
+         (!lack.sums.pointer || is_vector_of(lack.weighted_gains, DType::f32, num_outputs));
 }
 
 // A matrix of f32, on CUDA also of bf16 or f16, as linear takes it.

@@ -41,7 +41,8 @@ Status launch(OpContext& context, StreamProblem& p, const TensorView& x, const L
   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(units * p.split), static_cast<unsigned>(turns));
-  config.blockDim = dim3(p.factors.squares ? Layout::kThreadsWithFactors : Layout::kThreads);
+  const int factor_makers = (p.factors.squares ? 1 : 0) + (p.factors.sums ? 1 : 0);
+  config.blockDim = dim3(static_cast<unsigned>(Layout::kThreads + factor_makers * kWarp));
   config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = stream_of(context);
   cudaLaunchAttribute attributes[2] = {};
@@ -84,6 +85,8 @@ Status launch_for_tokens(OpContext& context, StreamProblem& p, int fragments, co
 RowFactors factors_of(const RowSquares& squares) {
   if (!squares.parts.pointer) return {};
   return {.squares = squares.parts.data<float>(),
+          .sums = squares.sums.data<float>(),
+          .weighted_gains = squares.sums.pointer ? squares.weighted_gains.data<float>() : nullptr,
           .stride = static_cast<int>(squares.parts.stride(0)),
           .num_parts = static_cast<int>(squares.parts.dim(0)),
           .inverse_width = 1.0f / static_cast<float>(squares.width),
@@ -96,6 +99,7 @@ LeftNorm left_norm_of(const PassedNorm& passed) {
           .offset = passed.gain_offset,
           .rows = float_rows_of(passed.rows),
           .squares = passed.squares.data<float>(),
+          .sums = passed.sums.data<float>(),
           .squares_stride = static_cast<int>(passed.squares.stride(0))};
 }
 
@@ -108,11 +112,14 @@ Status stream(OpContext& context, StreamProblem& p, const LinearWeight& weight, 
   p.split = cut.split;
   while ((1 << p.split_log) < cut.split) ++p.split_log;
   p.gated = gated ? p.n / 2 : 0;
-  p.alone = cut.split == 1 && !p.epilogue.bias && p.epilogue.activation == Activation::none && !p.left.gain &&
-            (out.dtype == DType::f32 || out.dtype == x.dtype);
   p.in_fours =
       out.dim(1) % 4 == 0 && starts_rows_on_16_bytes(out) && (!residual.pointer || starts_rows_on_16_bytes(residual));
+  const bool has_vectors = p.epilogue.bias || p.factors.weighted_gains;
+  p.alone = cut.split == 1 && !(has_vectors && p.in_fours) && p.epilogue.activation == Activation::none &&
+            !p.left.gain && (out.dtype == DType::f32 || out.dtype == x.dtype);
   if (p.left.gain && !p.in_fours) return internal_error("linear: a norm of rows that are not on 16 bytes");
+  if (reinterpret_cast<std::uintptr_t>(p.factors.weighted_gains) % 16 != 0)
+    return internal_error("linear: weighted gains that are not on 16 bytes");
   if (x.dtype == DType::f16) return launch_for_tokens<__half>(context, p, cut.fragments, x, weight);
   return launch_for_tokens<__nv_bfloat16>(context, p, cut.fragments, x, weight);
 }
@@ -193,7 +200,10 @@ bool reads_passed_norm(const PassedNormReader& reader, std::int64_t num_rows, st
   const LinearWeight& weight = *reader.weight;
   if (weight.num_inputs() != width || weight.keeps_one_order() || !(weight.storage() == DType::bf16)) return false;
   const TensorView x(nullptr, DType::bf16, {num_rows, width});
-  return reader.gated ? gated_streams(weight, x, reader.out) : streams(weight, x, reader.out);
+  if (reader.gated) return gated_streams(weight, x, reader.out);
+  // Rows that the library refuses come here in any case.
+  const bool is_refused = static_cast<std::size_t>(weight.num_outputs()) * dtype_bytes(reader.out) % 16 != 0;
+  return streams(weight, x, reader.out) || (is_refused && can_stream(weight, x));
 }
 
 }  // namespace

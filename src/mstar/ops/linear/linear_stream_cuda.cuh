@@ -44,7 +44,7 @@ class Stream {
   __device__ void run() {
     const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
     constexpr int kWeightFeeder = Layout::kConsumers / kWarp, kTokenFeeder = kWeightFeeder + 1, kReaders = 4;
-    constexpr int kFactorMaker = kTokenFeeder + 1;  // where the launch has this warp
+    constexpr int kFactorMaker = kTokenFeeder + 1;  // and the next one, where the launch has these warps
     if (warp == kWeightFeeder) {
       if (lane == 0) prefetch_map(p_.weight);
       WeightRing::init(start_ + Layout::kBarriersAt, lane, kReaders);
@@ -61,8 +61,8 @@ class Stream {
     __syncthreads();
     if (warp == kWeightFeeder) return feed_weight();
     if (warp == kTokenFeeder) return feed_x();
-    if (warp == kFactorMaker) return finish_.make_factors();
-    finish_.ask_for_gains(unit_);
+    if (warp >= kFactorMaker) return finish_.make_factors(warp > kFactorMaker);
+    finish_.ask_for_vectors(unit_, num_units_);
     await_all_before();
     // The same for all lanes, as the compiler must know: products are for whole warps.
     const int group = __shfl_sync(kAllLanes, warp / 4, 0);
@@ -222,7 +222,8 @@ class Stream {
 };
 
 template <class Element, int kFragments, int kTokenTiles, class Shape>
-__global__ void __launch_bounds__(StreamLayout<kFragments, kTokenTiles, Shape>::kThreadsWithFactors, 1)
+__global__ void __launch_bounds__(StreamLayout<kFragments, kTokenTiles, Shape>::kMostThreads,
+                                  StreamLayout<kFragments, kTokenTiles, Shape>::kLeastBlocks)
     stream_weight(const __grid_constant__ StreamProblem problem) {
   extern __shared__ unsigned char shared[];
   Stream<Element, kFragments, kTokenTiles, Shape>(problem, shared).run();

@@ -1,9 +1,9 @@
 // What follows a tile's sums in the streaming product: the groups' and the cluster's sums are added, then come factors,
-// bias, activation or gate, residual, and what the next norm wants.
+// shifts, bias, activation or gate, residual, and what the next norm wants.
 #pragma once
 
 #include "mstar/ops/cuda_units.cuh"
-#include "mstar/ops/linear/linear_stream_layout.cuh"
+#include "mstar/ops/linear/linear_stream_factors.cuh"
 
 namespace mstar::cuda {
 
@@ -21,50 +21,19 @@ class StreamFinish {
       : p_(problem),
         epilogue_(problem.epilogue),
         left_(problem.left),
+        weighted_gains_(Layout::kTokens <= kMostPassedRows ? problem.factors.weighted_gains : nullptr),
         sum_barrier_(start + Layout::kSumBarrierAt),
         factors_(reinterpret_cast<float*>(shared + (start + Layout::kFactorsAt - address_in_shared(shared)))),
+        shifts_(factors_ + Layout::kTokens),
         part_(reinterpret_cast<float4*>(shared + (start + Layout::kPartAt - address_in_shared(shared)))),
         sums_(reinterpret_cast<float*>(shared + (start + Layout::kSumsAt - address_in_shared(shared)))),
         rank_(rank),
         first_token_(static_cast<int>(blockIdx.y) * Layout::kTokens) {}
 
-  // A warp of its own: the factors of the block's rows of x. The order of sums depends on the number of parts and on
-  // kTokenTiles alone.
-  __device__ void make_factors() const {
-    constexpr int kFours = Layout::kTokens / 4, kAtOnce = kWarp / kFours;  // rows in fours; parts in lanes
-    constexpr int kInFlight = Layout::kTokens < 32 ? 8 : 16;
-    const RowFactors factors = p_.factors;
-    const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane % kFours * 4, first = lane / kFours;
-    const float* const from = factors.squares + first_token_ + row;
-    const bool reads = first < kAtOnce && first_token_ + row < factors.stride;
-    float4 sum = make_float4(0, 0, 0, 0);
-    await_all_before();
-#pragma unroll 1
-    for (int begin = first; begin < factors.num_parts; begin += kAtOnce * kInFlight) {
-      float4 parts[kInFlight];
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int part = begin + i * kAtOnce;
-        parts[i] = reads && part < factors.num_parts
-                       ? __ldcg(reinterpret_cast<const float4*>(from + part * factors.stride))
-                       : make_float4(0, 0, 0, 0);
-      }
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) sum = add_four(sum, parts[i]);
-    }
-#pragma unroll
-    for (int lanes = kAtOnce / 2 * kFours; lanes >= kFours; lanes /= 2)
-      sum = add_four(sum,
-                     make_float4(__shfl_down_sync(kAllLanes, sum.x, lanes), __shfl_down_sync(kAllLanes, sum.y, lanes),
-                                 __shfl_down_sync(kAllLanes, sum.z, lanes), __shfl_down_sync(kAllLanes, sum.w, lanes)));
-    const auto factor_of = [&](float squares) {
-      return rsqrtf(__fmaf_rn(squares, factors.inverse_width, factors.epsilon));
-    };
-    if (lane < kFours)
-      reinterpret_cast<float4*>(factors_)[lane] =
-          make_float4(factor_of(sum.x), factor_of(sum.y), factor_of(sum.z), factor_of(sum.w));
-    __syncwarp();
-    asm volatile("bar.arrive 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
+  // A warp of its own, of a layer norm two: see make_row_factors().
+  __device__ void make_factors(bool adds_elements) const {
+    make_row_factors<Layout::kTokens>(p_.factors, first_token_, adds_elements, factors_, shifts_);
+    if (!adds_elements) asm volatile("bar.arrive 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
   }
   // The first group's threads.
   __device__ void multiply_by_factors(bool is_first_tile, Sums& sums) const {
@@ -84,13 +53,23 @@ class StreamFinish {
     }
   }
 
-  // Gains of a tile come from memory: they are asked for while the kernels in front run.
-  __device__ void ask_for_gains(int tile) const {
-    if (!left_.gain) return;
-    const Share share(p_, tile, rank_);
-    const int column = share.first + static_cast<int>(threadIdx.x) * 32;
-    if (column < min(share.first + share.fours * 4, p_.n))
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(left_.gain + column));
+  // What outputs are finished with comes from memory: it is asked for while the kernels in front run.
+  __device__ void ask_for_vectors(int first_tile, int step) const {
+    if (!left_.gain && !epilogue_.bias && !weighted_gains_) return;
+    constexpr int kSector = 8, kSectors = Layout::kOutputs / kSector;  // floats
+    const int thread = static_cast<int>(threadIdx.x), vector = thread / kSectors;
+    const float* const from = vector == 0   ? left_.gain
+                              : vector == 1 ? epilogue_.bias
+                              : vector == 2 ? weighted_gains_
+                                            : nullptr;
+    if (!from) return;
+#pragma unroll 1
+    for (int tile = first_tile; tile < p_.num_tiles; tile += step) {
+      const Share share(p_, tile, rank_);
+      const int column = share.first + thread % kSectors * kSector;
+      if (column < min(share.first + share.fours * 4, p_.n))
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + column));
+    }
   }
 
   // Adds the second group's sums to the first's, in this order. Whether this is the first group.
@@ -161,6 +140,8 @@ class StreamFinish {
       for (int half = 0; half < 2; ++half) {
         const int output = (tile * kFragments + f) * 64 + warp * 16 + half * 8 + lane / 4;
         if (output >= p_.n) continue;
+        const float weighted = weighted_gains_ ? weighted_gains_[output] : 0.0f;
+        const float bias = epilogue_.bias ? epilogue_.bias[output] : 0.0f;
         float added[2 * kTokenTiles] = {};
         if (residual)
 #pragma unroll
@@ -169,7 +150,9 @@ class StreamFinish {
               added[c] = widen(residual[(c / 2 * 8 + c % 2) * epilogue_.residual.stride + output]);
 #pragma unroll
         for (int c = 0; c < 2 * kTokenTiles; ++c) {
-          const float sum = sums[f][c / 2][half * 2 + c % 2];
+          float sum = sums[f][c / 2][half * 2 + c % 2];
+          if (weighted_gains_) sum = __fmaf_rn(shifts_[token + c / 2 * 8 + c % 2], weighted, sum);
+          if (epilogue_.bias) sum = __fadd_rn(sum, bias);
           if (c / 2 * 8 + c % 2 < left)
             out[(c / 2 * 8 + c % 2) * epilogue_.out.stride + output] =
                 narrow<Out>(residual ? __fadd_rn(sum, added[c]) : sum);
@@ -200,14 +183,14 @@ class StreamFinish {
     // What is added is on its way while the sums are.
     int at = static_cast<int>(threadIdx.x);
     float4 added = residual_at(share, at);
-    const float4 gains = gains_of(share, at);  // of this column, where all of the thread's runs are
+    const Vectors vectors = vectors_of(share, at);  // of this column, where all of the thread's runs are
     meet_senders();
     const int count = share.fours * tokens();
     // Whole warps, as their sums of squares must.
 #pragma unroll 1
     while (at / kWarp * kWarp < count) {
-      const float4 value = at < count ? finish_four(share, at, added) : make_float4(0, 0, 0, 0);
-      if (left_.gain) leave(share, at, count, value, gains);
+      const float4 value = at < count ? finish_four(share, at, added, vectors) : make_float4(0, 0, 0, 0);
+      if (left_.gain) leave(share, at, count, value, vectors.gains);
       at += Layout::kGroupThreads;
       added = residual_at(share, at);
     }
@@ -229,6 +212,25 @@ class StreamFinish {
     const int fours_log, fours, first;
   };
 
+  // What four neighbouring columns are finished with, whatever the token.
+  struct Vectors {
+    float4 gains, biases, weighted_gains;
+  };
+  __device__ Vectors vectors_of(const Share& share, int at) const {
+    const float4 zeros = make_float4(0, 0, 0, 0);
+    Vectors out{zeros, zeros, zeros};
+    const int column = share.first + (at & (share.fours - 1)) * 4;
+    if (column >= limit()) return out;
+    out.biases = epilogue_.bias_of_four(column);
+    if (weighted_gains_) out.weighted_gains = *reinterpret_cast<const float4*>(weighted_gains_ + column);
+    if (left_.gain) {
+      const float4 gain = *reinterpret_cast<const float4*>(left_.gain + column);
+      out.gains = make_float4(__fadd_rn(gain.x, left_.offset), __fadd_rn(gain.y, left_.offset),
+                              __fadd_rn(gain.z, left_.offset), __fadd_rn(gain.w, left_.offset));
+    }
+    return out;
+  }
+
   // Of run `at` of all tokens' runs.
   __device__ float4 residual_at(const Share& share, int at) const {
     const int token = at >> share.fours_log, column = share.first + (at & (share.fours - 1)) * 4;
@@ -236,7 +238,7 @@ class StreamFinish {
     return epilogue_.residual.get_four(first_token_ + token, column);
   }
   // What is stored; zeros behind the last output.
-  __device__ float4 finish_four(const Share& share, int at, float4 added) const {
+  __device__ float4 finish_four(const Share& share, int at, float4 added, const Vectors& vectors) const {
     const int token = at >> share.fours_log, local = (at & (share.fours - 1)) * 4, column = share.first + local;
     if (column >= limit()) return make_float4(0, 0, 0, 0);
     float4 value = total(token, local);
@@ -244,18 +246,12 @@ class StreamFinish {
       const float4 up = total(token, local + share.fours * 4);
       value = make_float4(gated(value.x, up.x), gated(value.y, up.y), gated(value.z, up.z), gated(value.w, up.w));
     }
-    value = epilogue_.finished_four(column, value, added);
+    if (weighted_gains_) value = add_times(value, shifts_[token], vectors.weighted_gains);
+    value = epilogue_.finished_four(value, vectors.biases, added);
     epilogue_.out.set_four(first_token_ + token, column, value);
     return value;
   }
 
-  __device__ float4 gains_of(const Share& share, int at) const {
-    const int column = share.first + (at & (share.fours - 1)) * 4;
-    if (!left_.gain || column >= p_.n) return make_float4(0, 0, 0, 0);
-    const float4 gain = *reinterpret_cast<const float4*>(left_.gain + column);
-    return make_float4(__fadd_rn(gain.x, left_.offset), __fadd_rn(gain.y, left_.offset),
-                       __fadd_rn(gain.z, left_.offset), __fadd_rn(gain.w, left_.offset));
-  }
   // Run `at` of `count`, which holds `value`, for the norm behind: neighbours in a warp have a token's other runs.
   __device__ void leave(const Share& share, int at, int count, float4 value, float4 gains) const {
     const int token = first_token_ + (at >> share.fours_log), column = share.first + (at & (share.fours - 1)) * 4;
@@ -263,26 +259,33 @@ class StreamFinish {
     squares = __fmaf_rn(value.y, value.y, squares);
     squares = __fmaf_rn(value.z, value.z, squares);
     squares = __fmaf_rn(value.w, value.w, squares);
-#pragma unroll 1
-    for (int lanes = 1; lanes < share.fours; lanes *= 2)
-      squares = __fadd_rn(squares, __shfl_xor_sync(kAllLanes, squares, lanes));
+    squares = sum_of_run(share, squares);
+    float sum = 0;
+    if (left_.sums) sum = sum_of_run(share, __fadd_rn(__fadd_rn(value.x, value.y), __fadd_rn(value.z, value.w)));
     if (at >= count) return;
-    if (column == share.first)
-      left_.squares[(share.first >> (share.fours_log + 2)) * left_.squares_stride + token] = squares;
+    if (column == share.first) {
+      const int part = (share.first >> (share.fours_log + 2)) * left_.squares_stride + token;
+      left_.squares[part] = squares;
+      if (left_.sums) left_.sums[part] = sum;
+    }
     if (column < p_.n)
       FloatRows::narrow_four(make_float4(__fmul_rn(value.x, gains.x), __fmul_rn(value.y, gains.y),
                                          __fmul_rn(value.z, gains.z), __fmul_rn(value.w, gains.w)),
                              left_.rows.row<__nv_bfloat16>(token) + column);
+  }
+  // Over the lanes that have a token's runs.
+  __device__ static float sum_of_run(const Share& share, float sum) {
+#pragma unroll 1
+    for (int lanes = 1; lanes < share.fours; lanes *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, lanes));
+    return sum;
   }
   __device__ void finish_one(const Share& share, int token, int local) const {
     const int column = share.first + local;
     if (column >= limit()) return;
     float value = total_of_one(token, local);
     if (p_.gated) value = gated(value, total_of_one(token, local + share.fours * 4));
+    if (weighted_gains_) value = __fmaf_rn(shifts_[token], weighted_gains_[column], value);
     epilogue_.finish(first_token_ + token, column, value);
-  }
-  __device__ static float4 add_four(float4 a, float4 b) {
-    return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
   }
   // What becomes an Out, or what the output's dtype is.
   template <class Out>
@@ -352,8 +355,10 @@ class StreamFinish {
   const StreamProblem& p_;
   const Epilogue epilogue_;  // read before the wait: the first look at a parameter takes long
   const LeftNorm left_;
+  const float* const weighted_gains_;
   const unsigned sum_barrier_;
-  float* const factors_;
+  float* const factors_;  // [kTokens]
+  float* const shifts_;   // [kTokens]: what a weighted gain is multiplied by and added
   float4* const part_;
   float* const sums_;
   const int rank_, first_token_;

@@ -6,9 +6,11 @@
 
 namespace mstar::cuda {
 
-// 1 / sqrt(mean + epsilon) of each row of x, made of sums of squares of its parts; see PassedNorm.
+// What the rows of x lack of a norm, made of sums over their parts; see RowSquares.
 struct RowFactors {
-  const float* squares = nullptr;  // [num_parts][stride], or null: x is multiplied as it is
+  const float* squares = nullptr;         // [num_parts][stride], or null: x is multiplied as it is
+  const float* sums = nullptr;            // the same of the elements, or null: of an RMS norm
+  const float* weighted_gains = nullptr;  // [N], with sums
   int stride = 0, num_parts = 0;
   float inverse_width = 0, epsilon = 0;
 };
@@ -19,6 +21,7 @@ struct LeftNorm {
   float offset = 0;             // added to each gain
   FloatRows rows;               // [M, N] bf16
   float* squares = nullptr;     // [parts][squares_stride], a part for each block and tile
+  float* sums = nullptr;        // the same, or null: for an RMS norm
   int squares_stride = 0;
 };
 
@@ -29,7 +32,7 @@ struct StreamProblem {
   Epilogue epilogue;
   LeftNorm left;
   bool in_fours = false;             // rows of out and residual start on 16 bytes, outputs are a multiple of 4
-  bool alone = false;                // one part of K, and nothing follows the sums but a residual and rounding
+  bool alone = false;                // one part of K, and nothing follows the sums that whole rows of a tile are for
   int m = 0, n = 0, num_blocks = 0;  // of 64 k
   int num_tiles = 0;
   int split = 1, split_log = 0;  // blocks of a cluster, 2^split_log; a block has one tile where it is not 1
@@ -45,8 +48,10 @@ struct StreamShape {
 template <int kFragments, int kTokenTiles, class Shape>
 struct StreamLayout {
   static constexpr int kGroupThreads = 4 * kWarp, kConsumers = Shape::kGroups * kGroupThreads;
-  static constexpr int kThreads = kConsumers + 2 * kWarp;  // two warps feed
-  static constexpr int kThreadsWithFactors = kThreads + kWarp;
+  static constexpr int kThreads = kConsumers + 2 * kWarp;    // two warps feed
+  static constexpr int kMostThreads = kThreads + 2 * kWarp;  // and up to two make factors
+  // That registers must leave room for: one fragment and two groups go in pairs (linear_stream_cuda.cu).
+  static constexpr int kLeastBlocks = kFragments == 1 && Shape::kGroups == 2 ? 2 : 1;
   static constexpr int kBlock = 64;                                                               // k: 128 bytes a row
   static constexpr int kOutputs = 64 * kFragments;                                                // rows of W
   static constexpr int kTokens = 8 * kTokenTiles;                                                 // rows of x
@@ -55,8 +60,8 @@ struct StreamLayout {
   static constexpr int kTokensAt = Shape::kWeights * Shape::kDepth * kWeightBytes;
   static constexpr int kBarriersAt = kTokensAt + Shape::kTokens * Shape::kDepth * kTokenBytes;
   static constexpr int kSumBarrierAt = kBarriersAt + (Shape::kWeights + Shape::kTokens) * 16;
-  static constexpr int kFactorsAt = kSumBarrierAt + 16;     // [kTokens]
-  static constexpr int kPartAt = kFactorsAt + kTokens * 4;  // of the second group: its registers, thread beside thread
+  static constexpr int kFactorsAt = kSumBarrierAt + 16;         // [2][kTokens]: factors, shifts
+  static constexpr int kPartAt = kFactorsAt + 2 * kTokens * 4;  // of the second group: its registers, thread by thread
   static constexpr int kSumsAt = kPartAt + (Shape::kGroups - 1) * kOutputs * kTokens * 4;
   // What a block finishes: from each of `split` blocks [kTokens][kOutputs / split + 4] sums; the 4 spread the banks.
   static constexpr int sum_bytes(int split) {
