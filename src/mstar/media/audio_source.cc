@@ -134,17 +134,19 @@ Status AudioSource::start() {
     return invalid_request("the " + format.container + " file holds no audio");
   }
   resampler_.reset();
+  unsampled_ = {};
+  ready_ = {};
+  decoded_all_ = false;
+  num_decoded_ = 0;
+  failure_.reset();
+  is_as_wanted_ = format.is_16_bit && format.num_channels == 1 && format.rate_hz == rate_hz_;
+  if (is_as_wanted_) return ok_status();
   if (format.rate_hz != rate_hz_) {
     resampler_ = std::make_unique<Resampler>(format.rate_hz, rate_hz_);
     resampled_.resize(kResampledBlock);
   }
   interleaved_.resize(kBlockFrames * format.num_channels);
   mono_.resize(kBlockFrames);
-  unsampled_ = {};
-  ready_ = {};
-  decoded_all_ = false;
-  num_decoded_ = 0;
-  failure_.reset();
   return ok_status();
 }
 
@@ -156,14 +158,26 @@ Status AudioSource::rewind() {
 
 Result<std::size_t> AudioSource::read(std::span<float> out) {
   if (failure_) return Error(*failure_);
+  auto num_read = is_as_wanted_ ? read_as_it_is(out) : read_converted(out);
+  if (!num_read) failure_ = num_read.error();
+  return num_read;
+}
+
+Result<std::size_t> AudioSource::read_as_it_is(std::span<float> out) {
+  std::size_t num_read = 0;
+  while (!decoded_all_ && num_read < out.size()) {
+    MSTAR_TRY_ASSIGN(const std::size_t got, frames_->read(out.subspan(num_read)));
+    num_read += got;
+    decoded_all_ = got == 0;
+  }
+  return note_decoded(num_read);
+}
+
+Result<std::size_t> AudioSource::read_converted(std::span<float> out) {
   std::size_t num_read = 0;
   while (num_read < out.size()) {
     if (ready_.empty()) {
-      Status status = refill();
-      if (!status) {
-        failure_ = std::move(status.error());
-        return Error(*failure_);
-      }
+      MSTAR_TRY(refill());
       if (ready_.empty()) break;
     }
     const std::size_t count = std::min(out.size() - num_read, ready_.size());
@@ -172,6 +186,14 @@ Result<std::size_t> AudioSource::read(std::span<float> out) {
     num_read += count;
   }
   return num_read;
+}
+
+// Gives the number back.
+Result<std::size_t> AudioSource::note_decoded(std::size_t num_frames) {
+  num_decoded_ += num_frames;
+  if (decoded_all_ && num_decoded_ == 0)
+    return invalid_request("the " + frames_->format().container + " file holds no audio");
+  return num_frames;
 }
 
 // Makes ready_ non-empty, or leaves it empty at the end.
@@ -192,10 +214,7 @@ Status AudioSource::decode_block() {
     num_frames += got;
     decoded_all_ = got == 0;
   }
-  num_decoded_ += num_frames;
-  if (decoded_all_ && num_decoded_ == 0) {
-    return invalid_request("the " + frames_->format().container + " file holds no audio");
-  }
+  MSTAR_TRY(note_decoded(num_frames));
   average_channels(std::span(interleaved_).first(num_frames * num_channels), num_channels,
                    std::span(mono_).first(num_frames));
   unsampled_ = std::span(mono_).first(num_frames);

@@ -64,6 +64,9 @@ class AudioSource {
   AudioSource(std::shared_ptr<const ByteSource> bytes, std::uint32_t rate_hz);
 
   Status start();
+  Result<std::size_t> read_as_it_is(std::span<float> out);
+  Result<std::size_t> read_converted(std::span<float> out);
+  Result<std::size_t> note_decoded(std::size_t num_frames);
   Status refill();
   Status decode_block();
   Status resample_block();
@@ -72,6 +75,7 @@ class AudioSource {
   std::uint32_t rate_hz_;
   std::unique_ptr<FrameReader> frames_;
   std::unique_ptr<Resampler> resampler_;  // null when the rates are equal
+  bool is_as_wanted_ = false;             // what the reader gives needs no conversion; then the buffers are empty
   std::vector<float> interleaved_;
   std::vector<float> mono_;
   std::vector<float> resampled_;

@@ -18,6 +18,7 @@ struct AudioFormat {
   std::uint32_t rate_hz = 0;                // of the source
   std::uint32_t num_channels = 0;           // of the source
   std::optional<std::uint64_t> num_frames;  // at rate_hz, where the file says so before it is decoded
+  bool is_16_bit = false;                   // samples are whole 32768ths in [-1, 1), as those of 8 bits are too
 };
 
 // Wider or faster sources are refused: nothing that records speech makes them, and buffers are sized by these.

@@ -92,6 +92,8 @@ Status SndfileReader::open(const ByteSource& source, Container container) {
   if (!stream_) return ok_status();
   format_.rate_hz = found.samplerate > 0 ? static_cast<std::uint32_t>(found.samplerate) : 0;
   format_.num_channels = found.channels > 0 ? static_cast<std::uint32_t>(found.channels) : 0;
+  const int samples = found.format & SF_FORMAT_SUBMASK;
+  format_.is_16_bit = samples == SF_FORMAT_PCM_16 || samples == SF_FORMAT_PCM_S8 || samples == SF_FORMAT_PCM_U8;
   if (found.frames >= 0 && found.frames < SF_COUNT_MAX) format_.num_frames = static_cast<std::uint64_t>(found.frames);
   return check_audio_format(format_);
 }

@@ -69,7 +69,8 @@ Status log_mel(OpContext& context, const LogMelArgs& args) {
 Status mel_normalise(OpContext& context, const MelNormaliseArgs& args) {
   MSTAR_OP_EXPECT("mel_normalise", args.x.shape.rank() == 2);
   MSTAR_OP_EXPECT("mel_normalise", is_rows_of(args.x, DType::f32, args.x.dim(0), args.x.dim(1)));
-  MSTAR_OP_EXPECT("mel_normalise", is_rows_of(args.out, DType::f32, args.x.dim(0), args.x.dim(1)));
+  const DType out = args.out.dtype == DType::bf16 ? DType::bf16 : DType::f32;
+  MSTAR_OP_EXPECT("mel_normalise", is_rows_of(args.out, out, args.x.dim(0), args.x.dim(1)));
   return run_first_fit(context, args, kNormalise, "mel_normalise");
 }
 

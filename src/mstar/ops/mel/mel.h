@@ -56,7 +56,7 @@ Status log_mel(OpContext& context, const LogMelArgs& args);
 struct MelNormaliseArgs {
   TensorView x;       // [num_mels, frames] f32 of log_mel; rows may lie apart
   float maximum = 0;  // of the whole recording, see mel_maximum
-  TensorView out;     // same shape; may be x
+  TensorView out;     // same shape, f32 or bf16 (rounded to nearest even); may be x where it is f32
 };
 
 // out = (max(x, maximum - 8) + 4) / 4. Errors: internal (shapes).

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "mstar/ops/op_test_support.h"
@@ -96,6 +97,25 @@ TEST(MelNormalise, ClampsToEightBelowTheMaximum) {
     EXPECT_FLOAT_EQ(out.at(0, 1), 5.5f / 4);
     EXPECT_FLOAT_EQ(out.at(1, 0), (-6.5f + 4) / 4);
     EXPECT_FLOAT_EQ(out.at(1, 1), 0.25f);
+  });
+}
+
+TEST(MelNormalise, RoundsToBfloat16) {
+  on_every_target([&] {
+    Host host;
+    constexpr std::int64_t kRows = 3, kColumns = 21, kStride = 25;
+    auto x = random_floats(kRows * kColumns, 1, 5.0f);
+    std::vector<BFloat16> out(kRows * kStride, BFloat16{7});
+    TensorView to(out.data(), DType::bf16, {kRows, kStride});
+    to.shape[1] = kColumns;
+    ASSERT_TRUE(mel_normalise(host.context(), {matrix(x, kRows, kColumns), 3.0f, to}));
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (std::int64_t i = 0; i < kStride; ++i) {
+        const float value = i < kColumns ? x[static_cast<std::size_t>(row * kColumns + i)] : 0;
+        const BFloat16 wanted = i < kColumns ? to_bfloat16((std::max(value, -5.0f) + 4) * 0.25f) : BFloat16{7};
+        EXPECT_EQ(out[static_cast<std::size_t>(row * kStride + i)].bits, wanted.bits) << row << " " << i;
+      }
+    }
   });
 }
 
