@@ -3,6 +3,7 @@
 #include "cuda_slice.h"
 
 #include <cstdlib>
+#include <initializer_list>
 #include <string_view>
 
 #include "mstar/device/cpu/cpu_device.h"
@@ -62,63 +63,52 @@ void measure_node(Report& report, Device& cuda) {
   cuda.release(*memory);
 }
 
-void check_all(Report& report, Device& cuda, int num_tokens) {
-  measure_copy(report, cuda);
-  measure_node(report, cuda);
-  report.section("kernels against the CPU");
-  check_ops(report, cuda);
-  check_attention_tiles(report, cuda);
-  check_row_ops(report, cuda);
-  check_delta_ops(report, cuda);
-  check_delta_mix(report, cuda);
-  check_linear_products(report, cuda);
-  check_passed_norms(report, cuda);
-  measure_ops(report, cuda);
-  check_draws(report, cuda);
-  check_whisper_ops(report, cuda);
-  time_linear_products(report, cuda);
-  time_layers(report, cuda);
+// A part of it: what is compared, and what is timed.
+struct Part {
+  std::string_view name;
+  std::initializer_list<void (*)(Report&, Device&)> checks, times;
+};
+const Part kParts[] = {
+    {"ops", {check_ops}, {}},
+    {"attention", {check_attention_tiles, check_row_ops}, {time_attention}},
+    {"delta", {check_delta_ops, check_delta_mix}, {measure_ops}},
+    {"linear", {check_linear_products, check_passed_norms}, {time_linear_products}},
+    {"layers", {}, {time_layers}},
+    {"draws", {check_draws}, {time_draws}},
+    {"whisper", {check_whisper_ops}, {time_whisper_ops}},
+};
+
+void run_part(Report& report, Device& cuda, const Part& part, bool timed) {
+  report.section(std::string(part.name).c_str());
+  for (const auto check : part.checks) check(report, cuda);
+  if (timed)
+    for (const auto time : part.times) time(report, cuda);
+}
+
+void run_parts(Report& report, Device& cuda, int num_tokens, std::string_view name, bool timed) {
+  for (const Part& part : kParts)
+    if (part.name == name) return run_part(report, cuda, part, timed);
+  if (!name.empty() && name != "all") {
+    std::string names;
+    for (const Part& part : kParts) names += std::string(part.name) + ", ";
+    report.check(false, "no part '" + std::string(name) + "': " + names + "or all");
+    return;
+  }
+  if (timed) {
+    measure_copy(report, cuda);
+    measure_node(report, cuda);
+  }
+  for (const Part& part : kParts) run_part(report, cuda, part, timed);
   report.section("toy decoder");
   check_decoder(report, cuda);
+  if (!timed) return;
   report.section("cost of a step");
-  time_attention(report, cuda);
-  time_whisper_ops(report, cuda);
-  time_draws(report, cuda);
   measure_steps(report, cuda, num_tokens);
   report.section("a worker");
   check_worker(report, cuda, num_tokens);
 }
 
-// A part of it by name, or all.
-void check_part(Report& report, Device& cuda, int num_tokens, std::string_view part) {
-  if (part == "whisper") {
-    check_attention_tiles(report, cuda);
-    check_row_ops(report, cuda);
-    check_whisper_ops(report, cuda);
-    time_whisper_ops(report, cuda);
-  } else if (part == "layers") {
-    time_layers(report, cuda);
-  } else if (part == "attention") {
-    check_attention_tiles(report, cuda);
-    check_row_ops(report, cuda);
-    time_attention(report, cuda);
-  } else if (part == "delta") {
-    check_delta_ops(report, cuda);
-    check_delta_mix(report, cuda);
-    measure_ops(report, cuda);
-  } else if (part == "linear") {
-    check_linear_products(report, cuda);
-    check_passed_norms(report, cuda);
-    time_layers(report, cuda);
-  } else if (part.empty()) {
-    check_all(report, cuda, num_tokens);
-  } else {
-    report.check(false,
-                 "no part '" + std::string(part) + "': whisper, linear, layers, attention, delta, or none for all");
-  }
-}
-
-int run(int num_tokens, std::string_view part) {
+int run(int num_tokens, std::string_view part, bool timed) {
   Report report;
   report.section("machine");
   std::printf("host: %s\n", make_cpu_device()->description().c_str());
@@ -127,7 +117,7 @@ int run(int num_tokens, std::string_view part) {
     report.check(false, "a CUDA device", cuda.error().message);
   } else {
     std::printf("device: %s\n", (*cuda)->description().c_str());
-    check_part(report, **cuda, num_tokens, part);
+    run_parts(report, **cuda, num_tokens, part, timed);
     std::printf("\n== summary\n");
     for (const std::string& line : report.table) std::printf("%s\n", line.c_str());
   }
@@ -139,9 +129,10 @@ int run(int num_tokens, std::string_view part) {
 }  // namespace
 }  // namespace mstar::bench
 
-// Arguments: tokens per request of the timing (default 300); whisper, linear, layers, attention or delta, for a part
-// alone.
+// Arguments: tokens per request of the timing (default 300); a part (kParts) or all; "checks" for no times, as beside
+// compute-sanitizer.
 int main(int argc, char** argv) {
   const int num_tokens = argc > 1 ? std::atoi(argv[1]) : 300;
-  return mstar::bench::run(std::min(std::max(num_tokens, 64), 480), argc > 2 ? argv[2] : "");
+  const bool timed = argc <= 3 || std::string_view(argv[3]) != "checks";
+  return mstar::bench::run(std::min(std::max(num_tokens, 64), 480), argc > 2 ? argv[2] : "", timed);
 }

@@ -241,8 +241,8 @@ Status attend_slots(OpContext& ops, Place& place, const WholeCase& c, DType dtyp
   }
   const TensorView fused = place.activations(dtype, drawn, {keys, width});
   std::vector<std::int32_t> slots;
-  for (int row = 0; row < rows; ++row) slots.push_back(1 + (row * 7 + 3) % rows);
-  // 7 and the number of rows have no common factor in the cases, so no slot is there twice.
+  for (int row = 0; row < rows; ++row) slots.push_back(1 + (row * 11 + 3) % rows);
+  // 11 and the number of rows have no common factor in the cases, so no slot is there twice.
   SlotKvView kv;
   kv.keys = place.poisoned(on_cpu ? DType::f32 : stored, {rows + 1, capacity, c.kv_heads, c.d});
   kv.values = place.poisoned(on_cpu ? DType::f32 : stored, {rows + 1, capacity, c.kv_heads, c.d});

@@ -61,25 +61,25 @@ Status launch(OpContext& context, StreamProblem& p, const TensorView& x, const L
 }
 
 // One fragment: two groups and as many stages as leave room for two blocks. Two fragments: all of a multiprocessor.
-template <class Element>
+template <class Element, bool kLayerNorms = false>
 Status launch_for_tokens(OpContext& context, StreamProblem& p, int fragments, const TensorView& x,
                          const LinearWeight& weight) {
   // Two groups have another order of sums than one: a weight that keeps one order goes in turns of 32 rows.
   const bool one_order = weight.keeps_one_order();
   if (fragments == 1 || one_order) {
-    if (p.m <= 8) return launch<Element, 1, 1, StreamShape<2, 2, 6, 4>>(context, p, x, weight);
-    if (p.m <= 16) return launch<Element, 1, 2, StreamShape<2, 2, 4, 8>>(context, p, x, weight);
+    if (p.m <= 8) return launch<Element, 1, 1, StreamShape<2, 2, 6, 4, kLayerNorms>>(context, p, x, weight);
+    if (p.m <= 16) return launch<Element, 1, 2, StreamShape<2, 2, 4, 8, kLayerNorms>>(context, p, x, weight);
     if (p.m <= 32 || one_order)
-      return p.split == 1 ? launch<Element, 1, 4, StreamShape<2, 2, 4, 4>>(context, p, x, weight)
-                          : launch<Element, 1, 4, StreamShape<2, 2, 4, 2>>(context, p, x, weight);
-    if (p.m <= 48) return launch<Element, 1, 6, StreamShape<1, 2, 3, 2>>(context, p, x, weight);
-    return launch<Element, 1, 8, StreamShape<1, 2, 3, 2>>(context, p, x, weight);
+      return p.split == 1 ? launch<Element, 1, 4, StreamShape<2, 2, 4, 4, kLayerNorms>>(context, p, x, weight)
+                          : launch<Element, 1, 4, StreamShape<2, 2, 4, 2, kLayerNorms>>(context, p, x, weight);
+    if (p.m <= 48) return launch<Element, 1, 6, StreamShape<1, 2, 3, 2, kLayerNorms>>(context, p, x, weight);
+    return launch<Element, 1, 8, StreamShape<1, 2, 3, 2, kLayerNorms>>(context, p, x, weight);
   }
-  if (p.m <= 8) return launch<Element, 2, 1, StreamShape<1, 2, 6, 6>>(context, p, x, weight);
-  if (p.m <= 16) return launch<Element, 2, 2, StreamShape<1, 2, 5, 5>>(context, p, x, weight);
-  if (p.m <= 32) return launch<Element, 2, 4, StreamShape<1, 2, 4, 4>>(context, p, x, weight);
-  if (p.m <= 48) return launch<Element, 2, 6, StreamShape<1, 2, 4, 4>>(context, p, x, weight);
-  return launch<Element, 2, 8, StreamShape<1, 2, 4, 3>>(context, p, x, weight);
+  if (p.m <= 8) return launch<Element, 2, 1, StreamShape<1, 2, 6, 6, kLayerNorms>>(context, p, x, weight);
+  if (p.m <= 16) return launch<Element, 2, 2, StreamShape<1, 2, 5, 5, kLayerNorms>>(context, p, x, weight);
+  if (p.m <= 32) return launch<Element, 2, 4, StreamShape<1, 2, 4, 4, kLayerNorms>>(context, p, x, weight);
+  if (p.m <= 48) return launch<Element, 2, 6, StreamShape<1, 2, 4, 4, kLayerNorms>>(context, p, x, weight);
+  return launch<Element, 2, 8, StreamShape<1, 2, 4, 3, kLayerNorms>>(context, p, x, weight);
 }
 
 RowFactors factors_of(const RowSquares& squares) {
@@ -114,14 +114,18 @@ Status stream(OpContext& context, StreamProblem& p, const LinearWeight& weight, 
   p.gated = gated ? p.n / 2 : 0;
   p.in_fours =
       out.dim(1) % 4 == 0 && starts_rows_on_16_bytes(out) && (!residual.pointer || starts_rows_on_16_bytes(residual));
+  const bool layer_norms = p.factors.sums || p.left.sums;
   const bool has_vectors = p.epilogue.bias || p.factors.weighted_gains;
-  p.alone = cut.split == 1 && !(has_vectors && p.in_fours) && p.epilogue.activation == Activation::none &&
-            !p.left.gain && (out.dtype == DType::f32 || out.dtype == x.dtype);
+  p.alone = cut.split == 1 && !(has_vectors && (p.in_fours || !layer_norms)) &&
+            p.epilogue.activation == Activation::none && !p.left.gain &&
+            (out.dtype == DType::f32 || out.dtype == x.dtype);
   if (p.left.gain && !p.in_fours) return internal_error("linear: a norm of rows that are not on 16 bytes");
   if (reinterpret_cast<std::uintptr_t>(p.factors.weighted_gains) % 16 != 0)
     return internal_error("linear: weighted gains that are not on 16 bytes");
+  if (layer_norms && x.dtype != DType::bf16) return internal_error("linear: a layer norm is passed as bf16");
   if (x.dtype == DType::f16) return launch_for_tokens<__half>(context, p, cut.fragments, x, weight);
-  return launch_for_tokens<__nv_bfloat16>(context, p, cut.fragments, x, weight);
+  return layer_norms ? launch_for_tokens<__nv_bfloat16, true>(context, p, cut.fragments, x, weight)
+                     : launch_for_tokens<__nv_bfloat16>(context, p, cut.fragments, x, weight);
 }
 
 }  // namespace

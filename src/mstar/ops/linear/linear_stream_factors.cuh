@@ -58,26 +58,27 @@ __device__ inline float2 factor_and_shift(const RowFactors& factors, float squar
 // The factors [kRows] of rows of x, and for a layer norm what times a weighted gain is added, shifts [kRows], both in
 // shared memory. A warp of its own; for a layer norm two, the second of which adds the elements (barrier 5) while the
 // first adds their squares, and writes both. The order of sums depends on the number of parts and on kRows alone.
-template <int kRows>
+template <int kRows, bool kLayerNorms>
 __device__ inline void make_row_factors(const RowFactors factors, int first_row, bool adds_elements, float* factors_to,
                                         float* shifts_to) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   auto* const shifts = reinterpret_cast<float4*>(shifts_to) + lane;
   const bool has_rows = lane < kRows / 4;
-  const float4 total = total_of_parts<kRows>(factors, adds_elements ? factors.sums : factors.squares, first_row);
-  if (adds_elements) {
+  const float4 total =
+      total_of_parts<kRows>(factors, kLayerNorms && adds_elements ? factors.sums : factors.squares, first_row);
+  if (kLayerNorms && adds_elements) {
     if (has_rows) *shifts = total;
     __syncwarp();
     asm volatile("bar.arrive 5, %0;" ::"n"(2 * kWarp) : "memory");
     return;
   }
-  if (factors.sums) asm volatile("bar.sync 5, %0;" ::"n"(2 * kWarp) : "memory");
+  if (kLayerNorms && factors.sums) asm volatile("bar.sync 5, %0;" ::"n"(2 * kWarp) : "memory");
   if (has_rows) {
-    const float4 sums = factors.sums ? *shifts : make_float4(0, 0, 0, 0);
+    const float4 sums = kLayerNorms && factors.sums ? *shifts : make_float4(0, 0, 0, 0);
     const float2 x = factor_and_shift(factors, total.x, sums.x), y = factor_and_shift(factors, total.y, sums.y),
                  z = factor_and_shift(factors, total.z, sums.z), w = factor_and_shift(factors, total.w, sums.w);
     reinterpret_cast<float4*>(factors_to)[lane] = make_float4(x.x, y.x, z.x, w.x);
-    if (factors.sums) *shifts = make_float4(x.y, y.y, z.y, w.y);
+    if (kLayerNorms && factors.sums) *shifts = make_float4(x.y, y.y, z.y, w.y);
   }
   __syncwarp();
 }

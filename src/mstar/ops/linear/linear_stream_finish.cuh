@@ -12,6 +12,7 @@ namespace mstar::cuda {
 template <class Element, int kFragments, int kTokenTiles, class Shape>
 class StreamFinish {
   using Layout = StreamLayout<kFragments, kTokenTiles, Shape>;
+  static constexpr bool kLayerNorms = Shape::kPassesLayerNorms && Layout::kTokens <= kMostPassedRows;
 
  public:
   using Sums = float[kFragments][kTokenTiles][4];
@@ -21,7 +22,7 @@ class StreamFinish {
       : p_(problem),
         epilogue_(problem.epilogue),
         left_(problem.left),
-        weighted_gains_(Layout::kTokens <= kMostPassedRows ? problem.factors.weighted_gains : nullptr),
+        weighted_gains_(kLayerNorms ? problem.factors.weighted_gains : nullptr),
         sum_barrier_(start + Layout::kSumBarrierAt),
         factors_(reinterpret_cast<float*>(shared + (start + Layout::kFactorsAt - address_in_shared(shared)))),
         shifts_(factors_ + Layout::kTokens),
@@ -32,7 +33,8 @@ class StreamFinish {
 
   // A warp of its own, of a layer norm two: see make_row_factors().
   __device__ void make_factors(bool adds_elements) const {
-    make_row_factors<Layout::kTokens>(p_.factors, first_token_, adds_elements, factors_, shifts_);
+    make_row_factors<Layout::kTokens, Shape::kPassesLayerNorms>(p_.factors, first_token_, adds_elements, factors_,
+                                                                shifts_);
     if (!adds_elements) asm volatile("bar.arrive 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
   }
   // The first group's threads.
@@ -140,8 +142,8 @@ class StreamFinish {
       for (int half = 0; half < 2; ++half) {
         const int output = (tile * kFragments + f) * 64 + warp * 16 + half * 8 + lane / 4;
         if (output >= p_.n) continue;
-        const float weighted = weighted_gains_ ? weighted_gains_[output] : 0.0f;
-        const float bias = epilogue_.bias ? epilogue_.bias[output] : 0.0f;
+        const float weighted = kLayerNorms && weighted_gains_ ? weighted_gains_[output] : 0.0f;
+        const float bias = kLayerNorms && epilogue_.bias ? epilogue_.bias[output] : 0.0f;
         float added[2 * kTokenTiles] = {};
         if (residual)
 #pragma unroll
@@ -151,8 +153,8 @@ class StreamFinish {
 #pragma unroll
         for (int c = 0; c < 2 * kTokenTiles; ++c) {
           float sum = sums[f][c / 2][half * 2 + c % 2];
-          if (weighted_gains_) sum = __fmaf_rn(shifts_[token + c / 2 * 8 + c % 2], weighted, sum);
-          if (epilogue_.bias) sum = __fadd_rn(sum, bias);
+          if (kLayerNorms && weighted_gains_) sum = __fmaf_rn(shifts_[token + c / 2 * 8 + c % 2], weighted, sum);
+          if (kLayerNorms && epilogue_.bias) sum = __fadd_rn(sum, bias);
           if (c / 2 * 8 + c % 2 < left)
             out[(c / 2 * 8 + c % 2) * epilogue_.out.stride + output] =
                 narrow<Out>(residual ? __fadd_rn(sum, added[c]) : sum);
@@ -222,7 +224,7 @@ class StreamFinish {
     const int column = share.first + (at & (share.fours - 1)) * 4;
     if (column >= limit()) return out;
     out.biases = epilogue_.bias_of_four(column);
-    if (weighted_gains_) out.weighted_gains = *reinterpret_cast<const float4*>(weighted_gains_ + column);
+    if (kLayerNorms && weighted_gains_) out.weighted_gains = *reinterpret_cast<const float4*>(weighted_gains_ + column);
     if (left_.gain) {
       const float4 gain = *reinterpret_cast<const float4*>(left_.gain + column);
       out.gains = make_float4(__fadd_rn(gain.x, left_.offset), __fadd_rn(gain.y, left_.offset),
@@ -246,7 +248,7 @@ class StreamFinish {
       const float4 up = total(token, local + share.fours * 4);
       value = make_float4(gated(value.x, up.x), gated(value.y, up.y), gated(value.z, up.z), gated(value.w, up.w));
     }
-    if (weighted_gains_) value = add_times(value, shifts_[token], vectors.weighted_gains);
+    if (kLayerNorms && weighted_gains_) value = add_times(value, shifts_[token], vectors.weighted_gains);
     value = epilogue_.finished_four(value, vectors.biases, added);
     epilogue_.out.set_four(first_token_ + token, column, value);
     return value;
@@ -261,12 +263,13 @@ class StreamFinish {
     squares = __fmaf_rn(value.w, value.w, squares);
     squares = sum_of_run(share, squares);
     float sum = 0;
-    if (left_.sums) sum = sum_of_run(share, __fadd_rn(__fadd_rn(value.x, value.y), __fadd_rn(value.z, value.w)));
+    if (kLayerNorms && left_.sums)
+      sum = sum_of_run(share, __fadd_rn(__fadd_rn(value.x, value.y), __fadd_rn(value.z, value.w)));
     if (at >= count) return;
     if (column == share.first) {
       const int part = (share.first >> (share.fours_log + 2)) * left_.squares_stride + token;
       left_.squares[part] = squares;
-      if (left_.sums) left_.sums[part] = sum;
+      if (kLayerNorms && left_.sums) left_.sums[part] = sum;
     }
     if (column < p_.n)
       FloatRows::narrow_four(make_float4(__fmul_rn(value.x, gains.x), __fmul_rn(value.y, gains.y),
@@ -284,7 +287,7 @@ class StreamFinish {
     if (column >= limit()) return;
     float value = total_of_one(token, local);
     if (p_.gated) value = gated(value, total_of_one(token, local + share.fours * 4));
-    if (weighted_gains_) value = __fmaf_rn(shifts_[token], weighted_gains_[column], value);
+    if (kLayerNorms && weighted_gains_) value = __fmaf_rn(shifts_[token], weighted_gains_[column], value);
     epilogue_.finish(first_token_ + token, column, value);
   }
   // What becomes an Out, or what the output's dtype is.

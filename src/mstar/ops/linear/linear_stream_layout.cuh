@@ -39,19 +39,21 @@ struct StreamProblem {
   int gated = 0;                 // 0, or N / 2: of 16 rows of a tile 8 are of gate, then 8 of up
 };
 
-// How a kernel is built: a stage has kDepth blocks of 64 k.
-template <int kGroups_, int kDepth_, int kWeightStages, int kTokenStages>
+// How a kernel is built: a stage has kDepth blocks of 64 k. Only with kPassesLayerNorms it takes and leaves what layer
+// norms want beside RMS norms: the others would pay for that in registers.
+template <int kGroups_, int kDepth_, int kWeightStages, int kTokenStages, bool kLayerNorms = false>
 struct StreamShape {
   static constexpr int kGroups = kGroups_, kDepth = kDepth_, kWeights = kWeightStages, kTokens = kTokenStages;
+  static constexpr bool kPassesLayerNorms = kLayerNorms;
 };
 
 template <int kFragments, int kTokenTiles, class Shape>
 struct StreamLayout {
   static constexpr int kGroupThreads = 4 * kWarp, kConsumers = Shape::kGroups * kGroupThreads;
-  static constexpr int kThreads = kConsumers + 2 * kWarp;    // two warps feed
-  static constexpr int kMostThreads = kThreads + 2 * kWarp;  // and up to two make factors
+  static constexpr int kThreads = kConsumers + 2 * kWarp;                                     // two warps feed
+  static constexpr int kMostThreads = kThreads + (Shape::kPassesLayerNorms ? 2 : 1) * kWarp;  // who make factors
   // That registers must leave room for: one fragment and two groups go in pairs (linear_stream_cuda.cu).
-  static constexpr int kLeastBlocks = kFragments == 1 && Shape::kGroups == 2 ? 2 : 1;
+  static constexpr int kLeastBlocks = Shape::kPassesLayerNorms && kFragments == 1 && Shape::kGroups == 2 ? 2 : 1;
   static constexpr int kBlock = 64;                                                               // k: 128 bytes a row
   static constexpr int kOutputs = 64 * kFragments;                                                // rows of W
   static constexpr int kTokens = 8 * kTokenTiles;                                                 // rows of x
@@ -60,8 +62,9 @@ struct StreamLayout {
   static constexpr int kTokensAt = Shape::kWeights * Shape::kDepth * kWeightBytes;
   static constexpr int kBarriersAt = kTokensAt + Shape::kTokens * Shape::kDepth * kTokenBytes;
   static constexpr int kSumBarrierAt = kBarriersAt + (Shape::kWeights + Shape::kTokens) * 16;
-  static constexpr int kFactorsAt = kSumBarrierAt + 16;         // [2][kTokens]: factors, shifts
-  static constexpr int kPartAt = kFactorsAt + 2 * kTokens * 4;  // of the second group: its registers, thread by thread
+  static constexpr int kFactorsAt = kSumBarrierAt + 16;  // [kTokens] factors, [kTokens] shifts
+  static constexpr int kPartAt = kFactorsAt + (Shape::kPassesLayerNorms ? 2 : 1) * kTokens *
+                                                  4;  // of the second group: its registers, thread by thread
   static constexpr int kSumsAt = kPartAt + (Shape::kGroups - 1) * kOutputs * kTokens * 4;
   // What a block finishes: from each of `split` blocks [kTokens][kOutputs / split + 4] sums; the 4 spread the banks.
   static constexpr int sum_bytes(int split) {
