@@ -35,4 +35,17 @@ double median_call_us(Device& cuda, int num_calls, Run run) {
   return times[kReplays / 2];
 }
 
+// Into how many nodes of a graph one call becomes: a library's product that fills or adds up a workspace is several. 0
+// when it cannot be captured.
+template <class Run>
+std::size_t nodes_of_call(Device& cuda, Run run) {
+  const Stream stream = cuda.default_stream();
+  if (!run(0)) return 0;
+  cuda.synchronize(stream);
+  if (!cuda.begin_capture(stream)) return 0;
+  const bool good = static_cast<bool>(run(0));
+  auto graph = cuda.end_capture(stream);
+  return good && graph ? (*graph)->num_nodes() : 0;
+}
+
 }  // namespace mstar::bench

@@ -84,19 +84,22 @@ void time_encoder(Report& report, Device& cuda) {
       if (!weight) return;
       TensorView own = bias;
       own.shape[0] = n;
-      const double us = median_call_us(cuda, 8, [&](int) {
+      const auto run = [&](int) {
         return linear(ops, {.x = from,
                             .weight = &*weight,
                             .bias = adds ? own : TensorView(),
                             .residual = adds ? to : TensorView(),
                             .out = to});
-      });
-      line += text("  %s %6.1f us (%4.0f)", name, us, 2.0 * static_cast<double>(tokens) * n * k / us * 1e-6);
+      };
+      const double us = median_call_us(cuda, 8, run);
+      line += text("  %s %6.1f us (%4.0f, %zu nodes)", name, us, 2.0 * static_cast<double>(tokens) * n * k / us * 1e-6,
+                   nodes_of_call(cuda, run));
     };
     product("qkv", 3 * kDim, kDim, normed, qkv, false);
     product("out", kDim, kDim, normed, x, true);
     product("up", 4 * kDim, kDim, normed, hidden, false);
     product("down", kDim, 4 * kDim, hidden, x, true);
+    product("cross kv", 2 * kDim, kDim, normed, hidden, false);
     report.table.push_back(line);
   }
 }

@@ -15,7 +15,7 @@ for program in build/cuda/mstar build/cuda/bench/*; do
   strip -o "$staging/$(basename "$program")" "$program"
   ldd "$program" | awk '$3 ~ /^\// { print $3 }'
 done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libcublas|libcublasLt|libcudart|libcudnn[a-z_]*|libnvJitLink)\.so' | xargs -r cp -L -t "$staging/lib"
-cp -r bench/models bench/*.sh bench/*.py tools/golden/gpu_*.py "$staging/"
+cp -r bench/models bench/*.sh bench/*.py tools/golden/gpu_*.py src/mstar/ops/linear/linear_table.inc "$staging/"
 for weights in "$@"; do cp -rL "$weights" "$staging/models/"; done
 tar -C "$staging" -c . | xz -T0 -3 > "$to/gpu.tar.xz"
 du -h "$to/gpu.tar.xz"
