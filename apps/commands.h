@@ -20,6 +20,7 @@ std::string version_text();  // several lines
 struct ModelFlags {
   std::string model;  // a checkpoint, a name of cached weights, a config.yaml; empty: the default weights
   std::optional<int> threads;
+  std::optional<int> stay_awake_us;
   std::string memory;
   std::string device;
   std::string weights;

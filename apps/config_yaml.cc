@@ -142,6 +142,8 @@ void read_top(YamlMap& top, YamlFaults& faults, Settings& out) {
   if (top.choice("routing", {"least_loaded", "random"}, routing))
     runtime.routing = static_cast<conductor::Routing>(routing);
   top.integer("threads", 0, 1024, runtime.num_threads);
+  int stay_awake_us = 0;
+  if (top.integer("stay_awake_us", 0, 1'000'000, stay_awake_us)) runtime.stay_awake_us = stay_awake_us;
   top.size_bytes("memory", runtime.memory_bytes);
   if (top.choice("isolation", {"thread", "process"}, isolation)) runtime.isolation = static_cast<Isolation>(isolation);
   double hang_timeout_s = std::chrono::duration<double>(runtime.hang_timeout).count();

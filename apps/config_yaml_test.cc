@@ -33,6 +33,7 @@ max_concurrent_requests: 5
 max_queued_requests: 0
 routing: random
 threads: 3
+stay_awake_us: 150
 memory: 2GiB
 isolation: thread
 hang_timeout_s: 2.5
@@ -71,6 +72,7 @@ warmup_requests:
   EXPECT_EQ(runtime.max_queued_requests, 0);
   EXPECT_EQ(runtime.routing, conductor::Routing::random);
   EXPECT_EQ(runtime.num_threads, 3);
+  EXPECT_EQ(runtime.stay_awake_us, 150);
   EXPECT_EQ(runtime.memory_bytes, std::size_t{2} << 30);
   EXPECT_EQ(runtime.hang_timeout, std::chrono::milliseconds(2500));
   EXPECT_EQ(runtime.max_step_rows, 8);

@@ -140,13 +140,21 @@ conductor::ServedDeployment Runtime::deploy(const Served& served, std::vector<wo
   return out;
 }
 
+// Where cores are few, whoever looks for work takes one from whoever has it.
+std::chrono::microseconds stays_awake(const RuntimeConfig& config) {
+  constexpr int kManyCores = 8, kDefaultUs = 2000;
+  const int by_cores = make_cpu_plan().num_threads >= kManyCores ? kDefaultUs : 0;
+  return std::chrono::microseconds(config.stay_awake_us.value_or(by_cores));
+}
+
 Status Runtime::start_workers() {
   pool_ = std::make_unique<ThreadPool>(make_cpu_plan(config_.num_threads).num_threads);
   host_pool_ = std::make_unique<worker::HostPool>(std::max(2, make_cpu_plan().num_threads));
   mesh_ = std::make_unique<Mesh>();
   conductor::ConductorOptions options{.max_concurrent_requests = config_.max_concurrent_requests,
                                       .max_queued_requests = config_.max_queued_requests,
-                                      .routing = config_.routing};
+                                      .routing = config_.routing,
+                                      .stays_awake = stays_awake(config_)};
   std::vector<worker::WorkerOptions> workers(static_cast<std::size_t>(num_ranks()) + 1);
   for (const Served& served : models_) options.models.push_back(deploy(served, workers));
   for (std::uint32_t w = 0; w < workers.size(); ++w) options.workers.push_back(WorkerId(w));
@@ -164,6 +172,7 @@ Status Runtime::start_workers() {
 void Runtime::add_local(worker::WorkerOptions options) {
   options.pool = pool_.get();
   options.host_pool = host_pool_.get();
+  options.stays_awake = stays_awake(config_);
   workers_.push_back(std::make_unique<worker::Worker>(std::move(options), *mesh_));
   mesh_->workers.push_back(workers_.back().get());
 }

@@ -48,6 +48,8 @@ struct RuntimeConfig {
   std::vector<ModelConfig> models;
   DeviceChoice device = DeviceChoice::automatic;  // rank r is the r-th CUDA device
   int num_threads = 0;                            // CPU step threads; 0: by affinity and cgroup quota
+  // How long threads stay awake where the next request is near; none: 2 ms on machines of eight cores and more.
+  std::optional<int> stay_awake_us;
   int max_concurrent_requests = 16;
   bool max_requests_given = false;  // then the memory plan may not lower it
   int max_queued_requests = 256;
@@ -61,6 +63,9 @@ struct RuntimeConfig {
   std::string worker_program = "/proc/self/exe";  // the mstar binary, for `isolation: process`
   ProfileConfig profile;                          // not with `isolation: process`
 };
+
+// How long threads look for the next request before they sleep.
+std::chrono::microseconds stays_awake(const RuntimeConfig& config);
 
 // The name that an entry is served by when it names none: its directory's.
 std::string default_name(const std::string& model);

@@ -93,6 +93,7 @@ int run_serve(const ServeFlags& flags) {
   Frontend& frontend = (*runtime)->frontend();
   if (const Status warm = run_warmup(frontend, settings->warmup, (*runtime)->num_replicas()); !warm)
     return complain(warm.error(), 1);
+  settings->server.stays_awake = stays_awake(settings->runtime);
   auto http = server::HttpServer::start(settings->server, frontend);
   if (!http) return complain(http.error(), 1);
   end.serving();

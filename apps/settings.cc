@@ -46,6 +46,9 @@ Status overlay(const ModelFlags& flags, RuntimeConfig& out) {
   if (flags.threads && (*flags.threads < 0 || *flags.threads > 1024))
     return invalid_request("--threads must be from 1 to 1024, or 0 for all");
   if (flags.threads) out.num_threads = *flags.threads;
+  if (flags.stay_awake_us && (*flags.stay_awake_us < 0 || *flags.stay_awake_us > 1'000'000))
+    return invalid_request("--stay-awake-us must be from 0 to 1000000");
+  if (flags.stay_awake_us) out.stay_awake_us = flags.stay_awake_us;
   if (flags.max_requests && (*flags.max_requests < 1 || *flags.max_requests > 4096))
     return invalid_request("--max-requests must be from 1 to 4096");
   if (flags.max_requests) {
@@ -80,6 +83,9 @@ Status overlay(const ModelFlags& flags, RuntimeConfig& out) {
 
 void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--threads", flags.threads, "CPU step threads (default: the cores that this process may use)");
+  command.add_option("--stay-awake-us", flags.stay_awake_us,
+                     "how long threads look for the next request, when the only one has ended, before they sleep "
+                     "(default: 2000 with eight cores or more, else 0)");
   command.add_option("--device", flags.device, "auto (the default: CUDA where there is a device), cpu or cuda");
   command.add_option("--memory", flags.memory, "device memory to plan with, such as 4G (default: all)");
   command.add_option("--weights", flags.weights,

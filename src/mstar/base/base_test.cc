@@ -117,6 +117,19 @@ TEST(Queue, OrderPerProducerAndClose) {
   EXPECT_FALSE(queue.push(1));
 }
 
+TEST(Queue, LooksForAnItemUntilItsTime) {
+  using std::chrono::steady_clock;
+  Queue<int> queue;
+  EXPECT_FALSE(queue.look_until(steady_clock::time_point()));
+  const auto far = steady_clock::now() + std::chrono::hours(1);
+  std::jthread producer([&] { queue.push(1); });
+  EXPECT_TRUE(queue.look_until(far));
+  EXPECT_EQ(queue.pop(), 1);
+  EXPECT_FALSE(queue.look_until(steady_clock::now()));
+  queue.close();
+  EXPECT_TRUE(queue.look_until(far));
+}
+
 TEST(Queue, TakesAllWhatIsLeftInOrder) {
   Queue<int> queue;
   std::vector<int> items = {1, 2, 3, 4, 5};

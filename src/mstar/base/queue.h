@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,19 @@ class Queue {
   void wait(std::chrono::microseconds timeout) {
     std::unique_lock lock(mutex_);
     ready_.wait_for(lock, timeout, [&] { return !items_.empty() || closed_; });
+  }
+
+  // Looks for an item until then without sleeping, so that whoever pushes one need not wake the owner; gives way to
+  // other threads. True when there is one, or after close.
+  bool look_until(std::chrono::steady_clock::time_point deadline) {
+    for (;;) {
+      {
+        std::lock_guard lock(mutex_);
+        if (items_.size() > num_popped_ || closed_) return true;
+      }
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::yield();
+    }
   }
 
   // Waits without a timeout; empty only after close.

@@ -60,7 +60,7 @@ void Conductor::stop() {
 
 void Conductor::run() {
   while (!stopping_)
-    if (!poll()) inbox_.wait(std::chrono::milliseconds(500));
+    if (!poll() && !inbox_.look_until(awake_until_)) inbox_.wait(std::chrono::milliseconds(500));
 }
 
 bool Conductor::poll() {
@@ -273,6 +273,8 @@ void Conductor::end(Request& request, RequestEvent event) {
   request.submit.sink.reset();
   for (const WorkerId worker : request.workers)
     if (mesh_.to_worker(worker, wire::RemoveRequest{id})) request.removing.insert(worker);
+  if (options_.stays_awake.count() > 0 && requests_.size() == 1)
+    awake_until_ = std::chrono::steady_clock::now() + options_.stays_awake;
   erase_if_removed(id);
 }
 

@@ -54,6 +54,7 @@ struct ConductorOptions {
   std::uint64_t seed = 0;                       // of ties and random routing
   std::function<std::string()> worker_metrics;  // Prometheus text of the workers; may be empty
   std::function<std::string()> profile_json;    // of the workers' steps; empty where no profile is taken
+  std::chrono::microseconds stays_awake = {};   // after the last request's end: its client may send the next at once
 };
 
 // Owner thread: its own, started by start(), or else the one that calls poll(); for all private state below the marker.
@@ -218,6 +219,7 @@ class Conductor final : public Frontend {
   std::mt19937_64 random_;
   bool stopping_ = false;
   bool stopped_ = false;
+  std::chrono::steady_clock::time_point awake_until_ = {};
   std::thread thread_;
 };
 

@@ -87,6 +87,9 @@ class HostStage {
  public:
   virtual ~HostStage() = default;
   virtual Result<HostOutputs> run(const HostInputs& inputs) = 0;
+  // Whether this run takes a millisecond or so at most: a worker that has no other request then runs it itself, which
+  // spares two threads' wakes. Called in front of it, by the worker's thread.
+  virtual bool is_brief(const HostInputs& /*inputs*/) const { return false; }
 };
 struct HostComponent {
   std::string name;

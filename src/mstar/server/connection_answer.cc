@@ -143,8 +143,12 @@ void Connection::reply(int status, std::string_view content_type, std::string bo
     head.retry_after_s = error->retry_after_s;
     head.allow = error->allow;
   }
-  enqueue(response_head(head, named_head(), config_.cors_origins));
-  if (reader_.head().method != "HEAD" && !body.empty()) enqueue(std::move(body));
+  std::string answer = response_head(head, named_head(), config_.cors_origins);
+  if (reader_.head().method == "HEAD") body.clear();
+  // In one piece where that is cheap: the client would be woken by each.
+  if (answer.size() + body.size() <= kJoinBytes) answer.append(std::exchange(body, {}));
+  enqueue(std::move(answer));
+  if (!body.empty()) enqueue(std::move(body));
   end_of_answer();
 }
 
@@ -164,6 +168,7 @@ void Connection::end_of_answer() {
   const ApiRoute* route = reader_.match().route;
   core_->metrics.request_done(route ? route->path : "other", status_, seconds);
   if (!route || is_call(route->endpoint)) {
+    loop_->stay_awake();
     const std::string number = call_id_.valid() ? " (request " + std::to_string(call_id_.value) + ")" : "";
     log_info("{}{} {} {} in {:.1f} ms", request_id_, number, log_name(reader_), status_, seconds * 1e3);
   }

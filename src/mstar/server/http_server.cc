@@ -52,7 +52,7 @@ Result<tcp::endpoint> resolve(net::io_context& io, const ServerConfig& config) {
 std::vector<std::shared_ptr<IoLoop>> make_loops(ServerCore& core) {
   std::vector<std::shared_ptr<IoLoop>> out;
   for (int i = 0; i < std::max(1, core.config.num_io_threads); ++i)
-    out.push_back(std::make_shared<IoLoop>(core.metrics, core.config.io_uring));
+    out.push_back(std::make_shared<IoLoop>(core.metrics, core.config.io_uring, core.config.stays_awake));
   return out;
 }
 

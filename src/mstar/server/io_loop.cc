@@ -2,6 +2,8 @@
 
 #include <boost/asio/post.hpp>
 #include <exception>
+#include <memory>
+#include <thread>
 #include <utility>
 
 #include "mstar/base/log.h"
@@ -25,7 +27,10 @@ void lose(Connection& connection, const std::exception& thrown) {
 
 }  // namespace
 
-IoLoop::IoLoop(Metrics& metrics, bool io_uring) : metrics_(metrics), sends_(io_uring) { senders_.reserve(kMaxSends); }
+IoLoop::IoLoop(Metrics& metrics, bool io_uring, std::chrono::microseconds stays_awake)
+    : metrics_(metrics), sends_(io_uring), stays_awake_(stays_awake) {
+  senders_.reserve(kMaxSends);
+}
 
 void IoLoop::run() {
   for (;;) {
@@ -70,6 +75,19 @@ CallSlot IoLoop::open_call(Connection& connection) {
 void IoLoop::close_call(CallSlot call) {
   slots_[call.index].connection = nullptr;
   free_slots_.push_back(call.index);
+}
+
+void IoLoop::stay_awake() {
+  if (stays_awake_.count() == 0 || has_open_calls()) return;
+  awake_until_ = std::chrono::steady_clock::now() + stays_awake_;
+  if (!std::exchange(watching_, true)) boost::asio::post(context_, [this] { watch(); });
+}
+
+// Handlers run inside of this one, until there is a call whose events will wake the loop.
+void IoLoop::watch() {
+  const std::shared_ptr<void> ends(nullptr, [this](void*) { watching_ = false; });
+  while (!has_open_calls() && std::chrono::steady_clock::now() < awake_until_)
+    if (context_.poll_one() == 0) std::this_thread::yield();
 }
 
 void IoLoop::deliver() {

@@ -33,8 +33,9 @@ struct CallSlot {
 // Owners: the server, its connections and their sinks. Events may come when the server is gone: they are dropped.
 class IoLoop final {
  public:
-  // `metrics` must live while the loop runs.
-  IoLoop(Metrics& metrics, bool io_uring);
+  // `metrics` must live while the loop runs. `stays_awake`: for that long after its last open call has ended the loop
+  // looks for the next request without sleeping, for the client may send it at once.
+  IoLoop(Metrics& metrics, bool io_uring, std::chrono::microseconds stays_awake = {});
 
   // Runs the loop until it has no work left. What a library throws ends the handler that met it.
   void run();
@@ -49,6 +50,8 @@ class IoLoop final {
   // `connection` gets the events that are put to this call, until it closes it.
   CallSlot open_call(Connection& connection);
   void close_call(CallSlot call);
+  // After an answer was sent.
+  void stay_awake();
   // Sends on an idle socket, together with what others send on account of the events in hand. The connection's
   // on_sent() follows, at the latest in flush_sends().
   void send(Connection& connection, int socket, std::string_view frame);
@@ -83,6 +86,8 @@ class IoLoop final {
   void sort_by_call();
   void hand_over(CallSlot call);
   bool is_open(CallSlot call) const;
+  bool has_open_calls() const { return free_slots_.size() != slots_.size(); }
+  void watch();
 
   Metrics& metrics_;
   boost::asio::io_context context_{1};
@@ -102,6 +107,9 @@ class IoLoop final {
   std::vector<Connection*> senders_;
   std::string answer_;  // what the events of one call make
   std::string scratch_;
+  const std::chrono::microseconds stays_awake_;
+  std::chrono::steady_clock::time_point awake_until_;
+  bool watching_ = false;
 };
 
 }  // namespace mstar::server

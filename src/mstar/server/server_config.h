@@ -37,6 +37,7 @@ struct ServerConfig {
   std::chrono::milliseconds sse_keep_alive{15'000};  // a comment is sent after this long without an event
   std::chrono::milliseconds linger_timeout{10'000};  // how long an unread body is discarded so that its error is seen
   std::size_t min_bytes_per_s = 1024;
+  std::chrono::microseconds stays_awake{0};  // of an io thread, see IoLoop
 };
 
 }  // namespace mstar::server

@@ -34,6 +34,7 @@ Error told(const std::string& place) { return internal_error("told to fail: " + 
 
 class Tokenise final : public HostStage {
  public:
+  bool is_brief(const HostInputs& inputs) const override { return fails_here(*inputs.params, "brief"); }
   Result<HostOutputs> run(const HostInputs& inputs) override {
     const RequestParams& params = *inputs.params;
     if (fails_here(params, "tokenise")) return told("tokenise");

@@ -24,6 +24,7 @@ inline constexpr int kEncoderSlices = 3;
 // (a place below) and `fail_at` (iteration of the decode loop).
 //   tokenise | tokenise_throw | tokenise_for_ever (until it is abandoned) | wrong_outputs | bad_value | declare |
 //   declare_throw | fail_row | forward | forward_throw | detokenise | plan | plan_throw | emit | intake | intake_throw
+// and `brief`, which is no failure: the request's tokenise says that it is brief.
 // `walks_apart`: the decoder's rows of `hear` and `say` never share a step.
 decl::Decl language_model(std::string name, std::uint32_t salt = 7, bool walks_apart = false);
 

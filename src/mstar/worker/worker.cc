@@ -131,6 +131,7 @@ void Worker::run() {
   while (!stopping_) {
     if (poll()) continue;
     const PhaseScope scope(options_.profile, Phase::idle);
+    if (!held_ && inbox_->look_until(awake_until_)) continue;
     inbox_->wait(held_ ? std::min(kHeldUs, left_to_wait()) : kIdleUs);
   }
 }
@@ -249,6 +250,7 @@ void Worker::on(wire::AddRequest message) {
   auto made = make_live(message);
   if (!made) return tell_conductor(wire::RequestFailed{message.request, std::move(made.error())});
   requests_.emplace(message.request, std::move(*made));
+  stay_awake();
   stats_stale_ = true;
   for (auto& signal : replay.signals) on(wire::PartitionMessage{message.request, std::move(signal)});
 }
@@ -324,6 +326,12 @@ void Worker::release_in_flight(Live& live) {
   if (--live.num_in_flight == 0 && live.removing) finish_removal(live);
 }
 
+// With more requests the next message is as likely to be for one of those.
+void Worker::stay_awake() {
+  if (options_.stays_awake.count() > 0 && requests_.size() <= 1)
+    awake_until_ = std::chrono::steady_clock::now() + options_.stays_awake;
+}
+
 void Worker::finish_removal(Live& live) {
   const RequestId request = live.request;
   models_[live.model].resources.remove_request(request);
@@ -332,6 +340,7 @@ void Worker::finish_removal(Live& live) {
     std::erase_if(lane.queue, [&](const Pending& each) { return each.request == request; });
   }
   requests_.erase(request);
+  stay_awake();
   unblock_lanes();
   stats_stale_ = true;
   tell_conductor(wire::Removed{request, options_.id});

@@ -49,6 +49,9 @@ struct WorkerOptions {
   std::function<void(const wire::WorkerStats&)> on_stats;  // may be empty; called by the owner thread when they changed
   StepProfile* profile = nullptr;                          // of this worker's loop; outlives it
   const Clock* clock = nullptr;                            // outlives the worker; null: the steady clock
+  // How long its thread looks for messages before it sleeps, where the next one is near: when its only request was
+  // added, or its last one has gone, whose client may send the next at once.
+  std::chrono::microseconds stays_awake = {};
 };
 
 // On an asynchronous device the loop runs one step ahead: while step N runs, N+1 is built and launched from what has
@@ -206,6 +209,7 @@ class Worker {
   void fail_after(Live& live, const std::exception& error);
   void release_in_flight(Live& live);
   void finish_removal(Live& live);
+  void stay_awake();
   void publish_stats_when_due(bool idle);
   void publish_stats();
 
@@ -293,6 +297,7 @@ class Worker {
   bool held_ = false;  // the next step waits for requests to arrive
   std::uint64_t num_ended_walks_ = 0;
   bool stopping_ = false;
+  std::chrono::steady_clock::time_point awake_until_ = {};
   bool stats_stale_ = true;
   std::int64_t stats_at_us_ = 0;
   mutable std::mutex stats_mutex_;

@@ -1,4 +1,4 @@
-// Host components: run on the pool, one at a time per request and component.
+// Host components: run on the pool or at once, one at a time per request and component.
 #include <iterator>
 
 #include "mstar/base/check.h"
@@ -43,6 +43,7 @@ void Worker::start_stage(Live& live, PartitionRef partition, graph::ReadyNode re
   if (!stage.stage) return fail(live, internal_error("component '" + component.name() + "' made no stage"));
   auto inputs = stage_inputs(live, partition, ready);
   if (!inputs) return fail(live, std::move(inputs.error()));
+  const bool at_once = component.host().is_light || (requests_.size() == 1 && stage.stage->is_brief(**inputs));
   // The job may outlive the request and the worker: it shares what it reads.
   const auto job = [inbox = inbox_, run = stage.stage, params = live.params, abandoned = live.abandoned,
                     inputs = std::move(*inputs), ref, request = live.request, partition, ready] {
@@ -57,7 +58,7 @@ void Worker::start_stage(Live& live, PartitionRef partition, graph::ReadyNode re
   };
   stage.busy = true;
   ++live.num_in_flight;
-  if (component.host().is_light) return job();
+  if (at_once) return job();
   options_.host_pool->submit(job);
 }
 

@@ -34,6 +34,24 @@ TEST_F(WorkerTest, SignalsBeforeTheRequestAreHeldAndReplayed) {
   EXPECT_EQ(worker_->stats().num_early_signals, 0u);
 }
 
+TEST_F(WorkerTest, RunsABriefStageAtOnceForItsOnlyRequest) {
+  give(add(1, "brief"));
+  give(start(1, "hear"));
+  EXPECT_TRUE(host_.jobs.empty());
+  EXPECT_EQ(num_reports(), 1u);
+  give(add(2, "brief"));
+  give(start(2, "hear"));
+  EXPECT_EQ(host_.jobs.size(), 1u);  // the other request's messages must not wait for it
+  settle();
+  EXPECT_EQ(num_reports(), 2u);
+}
+
+TEST_F(WorkerTest, AStageThatIsNotBriefWaitsForThePool) {
+  give(add(1));
+  give(start(1, "hear"));
+  EXPECT_EQ(host_.jobs.size(), 1u);
+}
+
 TEST_F(WorkerTest, AReplayThatEndsInARemovalMakesNoState) {
   give(start(1, "hear"));
   give(wire::RemoveRequest{RequestId(1)});

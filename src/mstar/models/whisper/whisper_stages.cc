@@ -1,8 +1,11 @@
 #include "mstar/models/whisper/whisper_stages.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "mstar/device/cpu/cpu_device.h"
@@ -15,6 +18,7 @@ namespace {
 
 constexpr std::int64_t kMinSamples = kMelSampleRate / 10;
 constexpr std::int64_t kHalfWindow = kMelWindowSamples / 2;
+constexpr std::size_t kChunk = 1 << 15;  // samples decoded at a time
 
 // ---- audio
 // -------------------------------------------------------------------------------------------------------------
@@ -23,7 +27,14 @@ class AudioStage final : public decl::HostStage {
  public:
   explicit AudioStage(std::shared_ptr<const WhisperConfig> config) : config_(std::move(config)) {}
 
-  Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
+  struct Window {  // what a window's mels are made of
+    std::vector<float> pcm;
+    std::array<std::int32_t, kWindowFields> fields;
+    float maximum;  // of the recording's mels; NaN: of these
+    float length_s;
+  };
+
+  Result<Window> hear(const decl::HostInputs& inputs) {
     const std::int64_t seek = inputs.ports[1].front().as<std::int32_t>()[0];
     if (!source_) {
       MSTAR_TRY(open(inputs.ports[0].front()));
@@ -38,19 +49,27 @@ class AudioStage final : public decl::HostStage {
     }
     const std::int64_t segment = std::min(window_frames, available - seek);
     const std::int64_t mel_frames = std::min(window_frames + 1, available + 1 - seek);
-    std::vector<float> pcm(static_cast<std::size_t>(mel_samples(mel_frames)));
-    copy_samples(seek * kMelHopSamples - kHalfWindow, pcm);
+    Window out;
+    out.pcm.resize(static_cast<std::size_t>(mel_samples(mel_frames)));
+    copy_samples(seek * kMelHopSamples - kHalfWindow, out.pcm);
     const std::int64_t content = ended_ ? available : std::numeric_limits<std::int32_t>::max();
-    const std::int32_t window[kWindowFields] = {static_cast<std::int32_t>(seek), static_cast<std::int32_t>(segment),
-                                                static_cast<std::int32_t>(mel_frames),
-                                                static_cast<std::int32_t>(content)};
-    const float maximum[1] = {whole ? std::numeric_limits<float>::quiet_NaN() : mel_max_};
-    const float length[1] = {
-        static_cast<float>(total_seconds_ > 0 ? total_seconds_ : static_cast<double>(num_samples_) / kMelSampleRate)};
+    out.fields = {static_cast<std::int32_t>(seek), static_cast<std::int32_t>(segment),
+                  static_cast<std::int32_t>(mel_frames), static_cast<std::int32_t>(content)};
+    out.maximum = whole ? std::numeric_limits<float>::quiet_NaN() : mel_max_;
+    out.length_s =
+        static_cast<float>(total_seconds_ > 0 ? total_seconds_ : static_cast<double>(num_samples_) / kMelSampleRate);
     // Nothing before the next window's first frame is needed again, but where that is only the text will tell.
     drop_before(seek * kMelHopSamples - kHalfWindow - 1);
+    return out;
+  }
+
+  Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
+    MSTAR_TRY_ASSIGN(const Window heard, hear(inputs));
     decl::HostOutputs out;
-    out.ports = {{HostValue::pcm(pcm)}, {HostValue::i32(window)}, {HostValue::f32(maximum)}, {HostValue::f32(length)}};
+    out.ports = {{HostValue::pcm(heard.pcm)},
+                 {HostValue::i32(heard.fields)},
+                 {HostValue::f32({&heard.maximum, 1})},
+                 {HostValue::f32({&heard.length_s, 1})}};
     return out;
   }
 
@@ -61,6 +80,9 @@ class AudioStage final : public decl::HostStage {
     if (!opened) return std::move(opened.error()).with_field("file");
     AudioSource source = std::move(*opened);
     source_ = std::make_unique<AudioSource>(std::move(source));
+    // Of what the file says, which may be wrong, as much as the first window needs.
+    const double length_s = std::clamp(source_->duration_s().value_or(0), 0.0, 31.0);
+    samples_.reserve(static_cast<std::size_t>(length_s * kMelSampleRate) + kChunk);
     MSTAR_TRY(read_until(kMinSamples));
     if (num_samples_ < kMinSamples)
       return std::move(invalid_request("the audio is " + std::to_string(num_samples_ * 1000 / kMelSampleRate) +
@@ -72,14 +94,13 @@ class AudioStage final : public decl::HostStage {
   // Samples [0, end) are decoded when this returns, or the source has ended.
   Status read_until(std::int64_t end) {
     while (!ended_ && num_samples_ < end) {
-      const std::size_t chunk = 1 << 15;
       const std::size_t at = samples_.size();
-      samples_.resize(at + chunk);
+      samples_.resize(at + kChunk);
       auto got = source_->read(std::span<float>(samples_).subspan(at));
       if (!got) return std::move(got.error()).with_field("file");
       samples_.resize(at + *got);
       num_samples_ += static_cast<std::int64_t>(*got);
-      ended_ = *got < chunk;
+      ended_ = *got < kChunk;
     }
     return ok_status();
   }
@@ -163,79 +184,59 @@ class AudioStage final : public decl::HostStage {
   double total_seconds_ = 0;
 };
 
-// ---- features
+// ---- audio and features
 // ----------------------------------------------------------------------------------------------------------
-
-class FeaturesStage final : public decl::HostStage {
- public:
-  FeaturesStage(std::shared_ptr<const WhisperConfig> config, std::shared_ptr<const MelPlan> plan)
-      : config_(std::move(config)), plan_(std::move(plan)) {}
-
-  Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
-    const auto pcm = inputs.ports[0].front().as<float>();
-    const auto window = inputs.ports[1].front().as<std::int32_t>();
-    float maximum = inputs.ports[2].front().as<float>()[0];
-    const std::int64_t num_mels = plan_->num_mels();
-    auto device = make_cpu_device();
-    Arena no_arena;
-    OpContext ops{*device, {}, no_arena, nullptr};
-    std::vector<float> raw(static_cast<std::size_t>(num_mels * window[kWindowMelFrames]));
-    TensorView mels(raw.data(), DType::f32, {num_mels, window[kWindowMelFrames]});
-    MSTAR_TRY(log_mel(
-        ops, {.plan = plan_.get(),
-              .pcm = TensorView(const_cast<float*>(pcm.data()), DType::f32, {static_cast<std::int64_t>(pcm.size())}),
-              .out = mels}));
-    if (std::isnan(maximum)) maximum = mel_maximum(mels);
-    mels.shape[1] = window[kWindowSegmentFrames];
-    MSTAR_TRY(mel_normalise(ops, {.x = mels, .maximum = maximum, .out = mels}));
-    decl::HostOutputs outputs;
-    outputs.ports = {{as_features(mels)}};
-    return outputs;
-  }
-
- private:
-  // [num_mels, window frames] of what the encoder takes, 0 past the content.
-  HostValue as_features(const TensorView& mels) const {
-    const DType dtype = config_->mels();
-    const std::int64_t frames = config_->window_frames(), content = mels.dim(1);
-    std::vector<std::byte> out(static_cast<std::size_t>(mels.dim(0) * frames) * dtype_bytes(dtype));
-    const TensorView features(out.data(), dtype, {mels.dim(0), frames});
-    for (std::int64_t m = 0; m < mels.dim(0); ++m) {
-      const float* const row = mels.data<float>() + m * mels.stride(0);
-      if (dtype == DType::bf16) {
-        std::transform(row, row + content, features.at(m).data<BFloat16>(), to_bfloat16);
-      } else {
-        std::copy_n(row, content, features.at(m).data<float>());
-      }
-    }
-    return HostValue(dtype, {mels.dim(0), frames}, std::move(out));
-  }
-
-  std::shared_ptr<const WhisperConfig> config_;
-  std::shared_ptr<const MelPlan> plan_;
-};
-
-// ---- both
-// --------------------------------------------------------------------------------------------------------------
 
 class WindowStage final : public decl::HostStage {
  public:
   WindowStage(const std::shared_ptr<const WhisperConfig>& config, std::shared_ptr<const MelPlan> plan)
-      : audio_(config), features_(config, std::move(plan)) {}
+      : config_(config), plan_(std::move(plan)), audio_(config) {}
+
+  // What costs no more than to convert and to resample half a minute or so; compressed audio is many times its bytes.
+  bool is_brief(const decl::HostInputs& inputs) const override {
+    constexpr std::size_t kMostBytes = 1 << 20;
+    const std::string_view file = inputs.ports[0].front().text();
+    return file.size() <= kMostBytes && file.starts_with("RIFF");
+  }
 
   Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
-    MSTAR_TRY_ASSIGN(decl::HostOutputs heard, audio_.run(inputs));
-    decl::HostInputs window;
-    for (std::size_t port = 0; port < 3; ++port) window.ports.push_back(heard.ports[port]);
-    MSTAR_TRY_ASSIGN(decl::HostOutputs out, features_.run(window));
-    out.ports.push_back(std::move(heard.ports[1]));
-    out.ports.push_back(std::move(heard.ports[3]));
+    MSTAR_TRY_ASSIGN(const AudioStage::Window window, audio_.hear(inputs));
+    MSTAR_TRY_ASSIGN(HostValue features, features_of(window));
+    decl::HostOutputs out;
+    out.ports = {{std::move(features)}, {HostValue::i32(window.fields)}, {HostValue::f32({&window.length_s, 1})}};
     return out;
   }
 
  private:
+  // [num_mels, window frames] of what the encoder takes, 0 past the content.
+  Result<HostValue> features_of(const AudioStage::Window& window) const {
+    const std::int64_t num_mels = plan_->num_mels(), mel_frames = window.fields[kWindowMelFrames];
+    auto device = make_cpu_device();
+    Arena no_arena;
+    OpContext ops{*device, {}, no_arena, nullptr};
+    const auto raw = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(num_mels * mel_frames));
+    TensorView mels(raw.get(), DType::f32, {num_mels, mel_frames});
+    const TensorView pcm(const_cast<float*>(window.pcm.data()), DType::f32, {std::ssize(window.pcm)});
+    MSTAR_TRY(log_mel(ops, {.plan = plan_.get(), .pcm = pcm, .out = mels}));
+    const float maximum = std::isnan(window.maximum) ? mel_maximum(mels) : window.maximum;
+
+    const DType dtype = config_->mels();
+    const std::int64_t frames = config_->window_frames(), content = window.fields[kWindowSegmentFrames];
+    const std::size_t row_bytes = static_cast<std::size_t>(frames) * dtype_bytes(dtype);
+    const std::size_t content_bytes = static_cast<std::size_t>(content) * dtype_bytes(dtype);
+    const std::size_t num_bytes = static_cast<std::size_t>(num_mels) * row_bytes;
+    const auto bytes = std::make_shared_for_overwrite<std::byte[]>(num_bytes);
+    TensorView features(bytes.get(), dtype, {num_mels, frames});
+    mels.shape[1] = features.shape[1] = content;
+    MSTAR_TRY(mel_normalise(ops, {.x = mels, .maximum = maximum, .out = features}));
+    for (std::size_t at = 0; at < num_bytes; at += row_bytes)
+      std::memset(bytes.get() + at + content_bytes, 0, row_bytes - content_bytes);
+    return HostValue::part_of(bytes, dtype, {num_mels, frames}, {bytes.get(), num_bytes});
+  }
+
+  std::shared_ptr<const WhisperConfig> config_;
+  std::shared_ptr<const MelPlan> plan_;
   AudioStage audio_;
-  FeaturesStage features_;
 };
 
 // ---- segments
