@@ -208,9 +208,12 @@ const std::vector<int> kCapturedRows = {1, 2, 4, 8, 16, 24, 32, 48, 64};
 // window's mels are no more bytes to send than its samples.
 void declare_listening(Decl& d, const WhisperRefs& r, std::shared_ptr<const MelPlan> plan, WhisperComponents& out) {
   if (r.config->on_cuda()) {
-    out.audio = d.component(HostComponent{.name = "audio", .make = [config = r.config, plan](const RequestParams&) {
-                                            return make_window_stage(config, plan);
-                                          }});
+    const std::size_t row_bytes = static_cast<std::size_t>(r.config->window_frames()) * dtype_bytes(r.config->mels());
+    const auto buffers = std::make_shared<FeatureBuffers>(static_cast<std::size_t>(r.config->num_mels), row_bytes);
+    const auto make = [config = r.config, plan, buffers](const RequestParams&) {
+      return make_window_stage(config, plan, buffers);
+    };
+    out.audio = d.component(HostComponent{.name = "audio", .make = make});
   } else {
     out.audio = d.component(HostComponent{
         .name = "audio", .make = [config = r.config](const RequestParams&) { return make_audio_stage(config); }});

@@ -134,8 +134,9 @@ TEST_F(DummyWhisper, AHostStageMakesTheMelsOfAWindow) {
     ASSERT_TRUE(read);
     const auto config = std::make_shared<const WhisperConfig>(std::move(*read));
     EXPECT_EQ(config->mels(), backend == Backend::cuda ? DType::bf16 : DType::f32);
-    for (const int num_samples : {6500, 40000}) {  // a part of a window, and two and a half
-      const auto stage = make_window_stage(config, shared), audio = make_audio_stage(config);
+    const auto buffers = std::make_shared<FeatureBuffers>(80, 100 * dtype_bytes(config->mels()));
+    for (const int num_samples : {6500, 40000, 6500}) {  // a part of a window, and two and a half
+      const auto stage = make_window_stage(config, shared, buffers), audio = make_audio_stage(config);
       for (std::int32_t seek = 0; seek * kMelHopSamples + 1600 < num_samples; seek += 70) {
         decl::HostInputs inputs;
         inputs.ports = {{wav(num_samples)}, {HostValue::i32(std::vector<std::int32_t>{seek})}};
@@ -175,6 +176,26 @@ TEST_F(DummyWhisper, AHostStageMakesTheMelsOfAWindow) {
       }
     }
   }
+}
+
+TEST(FeatureBuffers, AreZeroPastTheContent) {
+  auto buffers = std::make_shared<FeatureBuffers>(3, 10);
+  std::shared_ptr<std::byte> last;
+  for (const std::size_t content : {10u, 4u, 7u, 0u}) {
+    last = nullptr;
+    last = buffers->take(content);
+    for (std::size_t i = 0; i < 30; ++i) {
+      if (i % 10 < content) {
+        last.get()[i] = std::byte{0xff};
+      } else {
+        EXPECT_EQ(last.get()[i], std::byte{0}) << content << " " << i;
+      }
+    }
+  }
+  const auto other = buffers->take(10);
+  EXPECT_NE(other, last);
+  buffers = nullptr;  // its buffers stay
+  EXPECT_EQ(last.get()[29], std::byte{0});
 }
 
 // What a row may not draw, as a set; and its tail.

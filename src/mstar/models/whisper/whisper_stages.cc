@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -189,8 +188,9 @@ class AudioStage final : public decl::HostStage {
 
 class WindowStage final : public decl::HostStage {
  public:
-  WindowStage(const std::shared_ptr<const WhisperConfig>& config, std::shared_ptr<const MelPlan> plan)
-      : config_(config), plan_(std::move(plan)), audio_(config) {}
+  WindowStage(const std::shared_ptr<const WhisperConfig>& config, std::shared_ptr<const MelPlan> plan,
+              std::shared_ptr<FeatureBuffers> buffers)
+      : config_(config), plan_(std::move(plan)), buffers_(std::move(buffers)), audio_(config) {}
 
   // What costs no more than to convert and to resample half a minute or so; compressed audio is many times its bytes.
   bool is_brief(const decl::HostInputs& inputs) const override {
@@ -222,20 +222,16 @@ class WindowStage final : public decl::HostStage {
 
     const DType dtype = config_->mels();
     const std::int64_t frames = config_->window_frames(), content = window.fields[kWindowSegmentFrames];
-    const std::size_t row_bytes = static_cast<std::size_t>(frames) * dtype_bytes(dtype);
-    const std::size_t content_bytes = static_cast<std::size_t>(content) * dtype_bytes(dtype);
-    const std::size_t num_bytes = static_cast<std::size_t>(num_mels) * row_bytes;
-    const auto bytes = std::make_shared_for_overwrite<std::byte[]>(num_bytes);
+    const auto bytes = buffers_->take(static_cast<std::size_t>(content) * dtype_bytes(dtype));
     TensorView features(bytes.get(), dtype, {num_mels, frames});
     mels.shape[1] = features.shape[1] = content;
     MSTAR_TRY(mel_normalise(ops, {.x = mels, .maximum = maximum, .out = features}));
-    for (std::size_t at = 0; at < num_bytes; at += row_bytes)
-      std::memset(bytes.get() + at + content_bytes, 0, row_bytes - content_bytes);
-    return HostValue::part_of(bytes, dtype, {num_mels, frames}, {bytes.get(), num_bytes});
+    return HostValue::part_of(bytes, dtype, {num_mels, frames}, {bytes.get(), buffers_->size_bytes()});
   }
 
   std::shared_ptr<const WhisperConfig> config_;
   std::shared_ptr<const MelPlan> plan_;
+  std::shared_ptr<FeatureBuffers> buffers_;
   AudioStage audio_;
 };
 
@@ -349,8 +345,9 @@ std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperC
   return std::make_unique<AudioStage>(std::move(config));
 }
 std::unique_ptr<decl::HostStage> make_window_stage(const std::shared_ptr<const WhisperConfig>& config,
-                                                   std::shared_ptr<const MelPlan> plan) {
-  return std::make_unique<WindowStage>(config, std::move(plan));
+                                                   std::shared_ptr<const MelPlan> plan,
+                                                   std::shared_ptr<FeatureBuffers> buffers) {
+  return std::make_unique<WindowStage>(config, std::move(plan), std::move(buffers));
 }
 std::unique_ptr<decl::HostStage> make_segment_stage(std::shared_ptr<const WhisperConfig> config,
                                                     const decl::RequestParams& params) {

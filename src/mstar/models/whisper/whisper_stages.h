@@ -2,6 +2,7 @@
 #pragma once
 
 #include "mstar/decl/component.h"
+#include "mstar/models/whisper/feature_buffers.h"
 #include "mstar/models/whisper/whisper_config.h"
 #include "mstar/ops/mel/mel.h"
 
@@ -21,9 +22,10 @@ std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperC
 
 // The audio stage and what the device component "features" does (whisper_body.h) in one run, for devices that work
 // beside the host. Inputs: file, seek. Outputs: mel [num_mels, window frames] of WhisperConfig::mels(), window, length.
-// Cost: 1.5 ms for 30 s of content on one core.
+// `buffers` are of num_mels rows of a window's frames. Cost: 1.5 ms for 30 s of content on one core.
 std::unique_ptr<decl::HostStage> make_window_stage(const std::shared_ptr<const WhisperConfig>& config,
-                                                   std::shared_ptr<const MelPlan> plan);
+                                                   std::shared_ptr<const MelPlan> plan,
+                                                   std::shared_ptr<FeatureBuffers> buffers);
 
 // Inputs: window, language [1] i32, first, first_score, no_speech, optionally token and score of each loop iteration,
 // length. Outputs: segments (utf8, JSON of one segment each), next [1] i32 (where the next window starts), history i32
