@@ -1,6 +1,8 @@
 #include "config_yaml.h"
 
+#include <charconv>
 #include <filesystem>
+#include <optional>
 
 #include "output_files.h"
 #include "weight_cache.h"
@@ -22,7 +24,7 @@ void read_node_group(const YamlNode& node, YamlFaults& faults, NodeGroupConfig& 
   if (map.texts("graph_walks", out.walks) && map.has("walks"))
     faults.add(node, "'walks' and 'graph_walks' are two names of one key; give one");
   map.integers("ranks", 0, kMaxRank, out.ranks);
-  if (!map.has("ranks")) faults.add(node, "a node group needs 'ranks', such as [0]");
+  if (out.ranks.empty() && !faults.any()) faults.add(node, "a node group needs 'ranks', such as [0]");
   map.integer("tp_size", 1, 64, out.tp_size);
   map.integer("sp_size", 1, 64, out.sp_size);
   map.finish();
@@ -132,6 +134,39 @@ void read_limits(const YamlNode& node, YamlFaults& faults, RuntimeConfig& out) {
   map.finish();
 }
 
+// "cpu", "cuda:1".
+std::optional<RankDevice> rank_device(const std::string& text) {
+  if (text == "cpu") return RankDevice{};
+  constexpr std::string_view kCuda = "cuda:";
+  if (!text.starts_with(kCuda)) return std::nullopt;
+  RankDevice out{.backend = Backend::cuda};
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data() + kCuda.size(), end, out.index);
+  if (read.ec != std::errc() || read.ptr != end || out.index < 0 || out.index > kMaxRank) return std::nullopt;
+  return out;
+}
+
+void read_rank_devices(const YamlNode& node, YamlFaults& faults, std::map<int, RankDevice>& out) {
+  if (node.kind != YamlNode::Kind::map)
+    return faults.add(node,
+                      "'rank_devices' must be a map of ranks and devices, such as {0: \"cuda:0\", 1: \"cuda:0\"}");
+  for (const YamlMember& each : node.members) {
+    int rank = -1;
+    const char* const end = each.key.data() + each.key.size();
+    const auto read = std::from_chars(each.key.data(), end, rank);
+    if (read.ec != std::errc() || read.ptr != end || rank < 0 || rank > kMaxRank)
+      faults.add(each.line, each.column,
+                 "'rank_devices' has '" + each.key + "' as a rank; ranks are whole numbers from 0 to " +
+                     std::to_string(kMaxRank));
+    const auto device = rank_device(each.value.text);
+    if (each.value.kind != YamlNode::Kind::scalar || !device)
+      faults.add(each.value, "the device of rank " + each.key + " must be cpu or cuda:N, such as cuda:0, not '" +
+                                 each.value.text + "'");
+    else
+      out[rank] = *device;
+  }
+}
+
 void read_top(YamlMap& top, YamlFaults& faults, Settings& out) {
   RuntimeConfig& runtime = out.runtime;
   read_models(top, faults, runtime.models);
@@ -139,6 +174,7 @@ void read_top(YamlMap& top, YamlFaults& faults, Settings& out) {
   top.integer("max_queued_requests", 0, 1'000'000, runtime.max_queued_requests);
   std::size_t routing = 0, isolation = 0, device = 0;
   if (top.choice("device", {"auto", "cpu", "cuda"}, device)) runtime.device = static_cast<DeviceChoice>(device);
+  if (const YamlNode* node = top.find("rank_devices")) read_rank_devices(*node, faults, runtime.rank_devices);
   if (top.choice("routing", {"least_loaded", "random"}, routing))
     runtime.routing = static_cast<conductor::Routing>(routing);
   top.integer("threads", 0, 1024, runtime.num_threads);

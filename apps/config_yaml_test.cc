@@ -32,6 +32,7 @@ models:
 max_concurrent_requests: 5
 max_queued_requests: 0
 routing: random
+rank_devices: {0: "cuda:1", 3: cuda:1}
 threads: 3
 stay_awake_us: 150
 memory: 2GiB
@@ -71,6 +72,9 @@ warmup_requests:
   EXPECT_TRUE(runtime.max_requests_given);
   EXPECT_EQ(runtime.max_queued_requests, 0);
   EXPECT_EQ(runtime.routing, conductor::Routing::random);
+  ASSERT_EQ(runtime.rank_devices.size(), 2u);
+  EXPECT_EQ(runtime.rank_devices.at(3).backend, Backend::cuda);
+  EXPECT_EQ(runtime.rank_devices.at(3).index, 1);
   EXPECT_EQ(runtime.num_threads, 3);
   EXPECT_EQ(runtime.stay_awake_us, 150);
   EXPECT_EQ(runtime.memory_bytes, std::size_t{2} << 30);
@@ -147,6 +151,18 @@ INSTANTIATE_TEST_SUITE_P(
               "the number of ranks, 3, must be a multiple"},
         Wrong{"model: m\nnode_groups: [{components: [a], ranks: [-1]}]\n",
               "'node_groups.ranks' must hold whole numbers from 0 to 63"},
+        Wrong{"model: m\nnode_groups: [{components: [a], ranks: []}]\n", "a node group needs 'ranks'"},
+        Wrong{"model: m\nnode_groups: {components: [a], ranks: [0]}\n", "'node_groups' must be a list"},
+        Wrong{"model: m\nnode_groups: [{components: [a], ranks: [0], walk: [x]}]\n", "walks"},
+        Wrong{"model: m\nnode_groups: [{components: [a], ranks: [0], tp_size: 0}]\n",
+              "'node_groups.tp_size' must be a whole number from 1 to 64"},
+        Wrong{"model: m\nrank_devices: [cpu]\n", "c.yaml:2:15: 'rank_devices' must be a map"},
+        Wrong{"model: m\nrank_devices: {one: cpu}\n", "c.yaml:2:16: 'rank_devices' has 'one' as a rank"},
+        Wrong{"model: m\nrank_devices: {64: cpu}\n", "ranks are whole numbers from 0 to 63"},
+        Wrong{"model: m\nrank_devices: {1: gpu}\n",
+              "c.yaml:2:19: the device of rank 1 must be cpu or cuda:N, such as cuda:0, not 'gpu'"},
+        Wrong{"model: m\nrank_devices: {1: cuda:x}\n", "not 'cuda:x'"},
+        Wrong{"model: m\nrank_devices: {1: 1}\n", "not '1'"},
         Wrong{"model: m\nwarmup_requests: [{output_modalities: [smell]}]\n", "'output_modalities' holds 'smell'"},
         Wrong{"model: m\nwarmup_requests: {text: hi}\n", "c.yaml:2:18: 'warmup_requests' must be a list"},
         Wrong{"model: m\nmodel: n\n", "c.yaml:2:1: the key 'model' stands here a second time"},

@@ -4,30 +4,43 @@
 
 #include "commands.h"
 #include "inspect_text.h"
+#include "mstar/device/cuda/cuda_device.h"
+#include "placement_check.h"
 #include "settings.h"
 
 namespace mstar::apps {
 namespace {
 
+// As the start of a server does.
+Status check(const RuntimeConfig& config, const OpenedModels& opened) {
+  MSTAR_TRY(check_devices(config, opened.backend, num_ranks(opened.models), num_cuda_devices()));
+  for (const OpenedModel& each : opened.models) {
+    MSTAR_TRY_ASSIGN(const auto compiled, graph::CompiledModel::compile(*each.decl));
+    MSTAR_TRY(check_fragments(compiled, each.groups));
+  }
+  return ok_status();
+}
+
 Result<std::string> inspect(const InspectFlags& flags) {
   MSTAR_TRY_ASSIGN(const Settings settings, model_settings(flags.model));
   const resource::PoolLimits limits = limits_of(settings.runtime);
-  std::vector<OpenedModel> models;
+  MSTAR_TRY_ASSIGN(const OpenedModels opened, open_models(settings.runtime));
+  MSTAR_TRY(check(settings.runtime, opened));
+  std::vector<const OpenedModel*> all;
+  for (const OpenedModel& each : opened.models) all.push_back(&each);
+  MSTAR_TRY_ASSIGN(const std::size_t budget,
+                   available_bytes(settings.runtime, opened.backend, num_ranks(opened.models)));
+  MSTAR_TRY_ASSIGN(const MemoryPlan plan, memory_of(all, settings.runtime, opened.backend, budget));
   std::string out;
-  MSTAR_TRY_ASSIGN(OpenedModels opened, open_models(settings.runtime));
-  for (OpenedModel& model : opened.models) {
-    auto text = flags.json ? inspect_json(model, limits) : inspect_text(model, limits);
+  for (const OpenedModel& model : opened.models) {
+    auto text = flags.json ? inspect_json(model, limits, plan) : inspect_text(model, limits);
     if (!text) return std::move(text.error());
     if (!out.empty()) out += flags.json ? "," : "\n";
     out += *text;
-    models.push_back(std::move(model));
   }
   if (flags.json) return "[" + out + "]\n";
-  std::vector<const OpenedModel*> all;
-  MSTAR_TRY_ASSIGN(const std::size_t budget, available_bytes(settings.runtime, opened.backend));
-  for (const OpenedModel& each : models) all.push_back(&each);
-  MSTAR_TRY_ASSIGN(const MemoryPlan plan, memory_of(all, settings.runtime, budget));
-  return out + "\nmemory, without step arenas\n" + memory_table(plan);
+  return out + "\n" + draw_ranks(opened.models, settings.runtime, opened.backend, plan) +
+         "\nmemory, without step arenas\n" + memory_table(plan);
 }
 
 }  // namespace

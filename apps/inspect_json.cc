@@ -116,7 +116,7 @@ Result<Json> weights_json(const OpenedModel& model) {
 
 }  // namespace
 
-Result<std::string> inspect_json(const OpenedModel& model, const resource::PoolLimits& limits) {
+Result<std::string> inspect_json(const OpenedModel& model, const resource::PoolLimits& limits, const MemoryPlan& plan) {
   const decl::Decl& decl = *model.decl;
   Json out = {{"name", model.config.name},       {"family", model.family->name},
               {"aliases", model.config.aliases}, {"routes", Json::array()},
@@ -141,9 +141,18 @@ Result<std::string> inspect_json(const OpenedModel& model, const resource::PoolL
   for (const NodeGroup& group : model.groups) {
     Json components = Json::array();
     for (const decl::ComponentRef each : group.components) components.push_back(decl.at(each).name());
-    out["placement"].push_back(
-        {{"components", std::move(components)}, {"host", group.on_host()}, {"ranks", group.ranks}});
+    Json walks = Json::array();
+    for (const decl::WalkRef each : group.walks) walks.push_back(decl.at(each).name);
+    out["placement"].push_back({{"components", std::move(components)},
+                                {"walks", std::move(walks)},
+                                {"host", group.on_host()},
+                                {"ranks", group.ranks()},
+                                {"replica_ranks", group.replica_ranks}});
   }
+  out["memory"] = Json::array();
+  for (const MemoryLine& each : plan.lines)
+    if (each.model == model.config.name)
+      out["memory"].push_back({{"rank", each.rank}, {"part", each.part}, {"kind", each.kind}, {"bytes", each.bytes}});
   MSTAR_TRY_ASSIGN(out["weights"], weights_json(model));
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

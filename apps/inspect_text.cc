@@ -157,12 +157,15 @@ void add_walks(const decl::Decl& decl, std::string& out) {
 void add_placement(const OpenedModel& model, std::string& out) {
   out += "\nplacement\n";
   for (const NodeGroup& group : model.groups) {
-    std::string where = group.on_host() ? "host" : group.ranks.size() == 1 ? "rank" : "ranks";
-    for (std::size_t i = 0; i < group.ranks.size(); ++i) where += (i ? ", " : " ") + std::to_string(group.ranks[i]);
+    const std::vector<int> ranks = group.ranks();
+    std::string where = group.on_host() ? "host" : ranks.size() == 1 ? "rank" : "ranks";
+    for (std::size_t i = 0; i < ranks.size(); ++i) where += (i ? ", " : " ") + std::to_string(ranks[i]);
     out += "  " + where + ": ";
     for (std::size_t i = 0; i < group.components.size(); ++i)
       out += (i ? ", " : "") + model.decl->at(group.components[i]).name();
-    out += group.ranks.size() > 1 ? fmt::format("  ({} replicas)\n", group.ranks.size()) : "\n";
+    for (std::size_t w = 0; w < group.walks.size(); ++w)
+      out += (w ? ", " : " in walk ") + model.decl->at(group.walks[w]).name;
+    out += group.num_replicas() > 1 ? fmt::format("  ({} replicas)\n", group.num_replicas()) : "\n";
   }
 }
 

@@ -54,10 +54,12 @@ Status add_model(const PlannedModel& model, const resource::PoolLimits& limits, 
     MSTAR_TRY_ASSIGN(const auto map, weights::WeightMap::create(model.checkpoint, model.decl->weight_rules()));
     weights = component_bytes(model, map);
   }
-  std::set<std::pair<int, std::uint16_t>> pools;  // components of one rank share a resource
+  std::set<std::pair<int, std::uint16_t>> pools;   // components of one rank share a resource
+  std::set<std::pair<int, std::uint16_t>> placed;  // groups of different walks may share a component's weights
   for (const NodeGroup& group : *model.groups)
-    for (const int rank : group.ranks)
+    for (const int rank : group.ranks())
       for (const decl::ComponentRef component : group.components) {
+        if (!placed.emplace(rank, component.value).second) continue;
         const decl::DeviceComponent& spec = model.decl->at(component).device();
         if (const auto found = weights.find(spec.name); found != weights.end())
           plan.lines.push_back({rank, model.name, spec.name, "weights", found->second});
@@ -78,9 +80,28 @@ std::size_t MemoryPlan::total_bytes() const {
   return out;
 }
 
+int MemoryPlan::device_of(int rank) const {
+  const auto found = rank_devices.find(rank);
+  return found == rank_devices.end() ? 0 : found->second;
+}
+
+std::size_t MemoryPlan::rank_bytes(int rank) const {
+  std::size_t out = 0;
+  for (const MemoryLine& each : lines)
+    if (each.rank == rank) out += each.bytes;
+  return out;
+}
+
+std::size_t MemoryPlan::fullest_bytes() const {
+  std::map<int, std::size_t> devices;
+  std::size_t out = 0;
+  for (const MemoryLine& each : lines) out = std::max(out, devices[device_of(each.rank)] += each.bytes);
+  return out;
+}
+
 Result<MemoryPlan> plan_memory(const std::vector<PlannedModel>& models, const resource::PoolLimits& limits,
                                std::size_t budget_bytes) {
-  MemoryPlan plan{.lines = {}, .budget_bytes = budget_bytes};
+  MemoryPlan plan{.lines = {}, .budget_bytes = budget_bytes, .rank_devices = {}};
   for (const PlannedModel& each : models) MSTAR_TRY(add_model(each, limits, plan));
   std::stable_sort(plan.lines.begin(), plan.lines.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
   return plan;
@@ -118,8 +139,15 @@ std::string memory_table(const MemoryPlan& plan) {
     out += fmt::format("  {:>4}  {:<{}}  {:<{}}  {:<11}  {:>10}\n", each.rank, each.model, model_width, each.part,
                        part_width, each.kind, format_bytes(each.bytes));
   const std::size_t label = 4 + 2 + model_width + 2 + part_width + 2 + 11;
+  std::set<int> ranks;
+  for (const MemoryLine& each : plan.lines) ranks.insert(each.rank);
+  if (ranks.size() > 1)
+    for (const int rank : ranks)
+      out += fmt::format("  {:<{}}  {:>10}\n", fmt::format("rank {} together", rank), label,
+                         format_bytes(plan.rank_bytes(rank)));
   out += fmt::format("  {:<{}}  {:>10}\n", "together", label, format_bytes(plan.total_bytes()));
-  out += fmt::format("  {:<{}}  {:>10}\n", "budget", label, format_bytes(plan.budget_bytes));
+  out += fmt::format("  {:<{}}  {:>10}\n", plan.rank_devices.empty() ? "budget" : "budget of each device", label,
+                     format_bytes(plan.budget_bytes));
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,10 +20,16 @@ struct MemoryLine {
   std::string kind;         // "weights", "pool", "step arenas"
   std::size_t bytes = 0;
 };
+// A plan fits when what lies on each device fits into that device's budget.
 struct MemoryPlan {
   std::vector<MemoryLine> lines;
-  std::size_t budget_bytes = 0;
+  std::size_t budget_bytes = 0;     // of each device
+  std::map<int, int> rank_devices;  // of ranks that are not on device 0; on a CPU all share that one
+  int device_of(int rank) const;
   std::size_t total_bytes() const;
+  std::size_t rank_bytes(int rank) const;
+  std::size_t fullest_bytes() const;  // of the device with the most
+  bool fits() const { return fullest_bytes() <= budget_bytes; }
 };
 
 // One model of the deployment. Borrowed parts outlive the call.
@@ -47,7 +54,7 @@ Result<MemoryPlan> plan_memory(const std::vector<PlannedModel>& models, const re
 std::int64_t default_kv_tokens(const decl::PagedKv& spec, int max_requests, std::size_t budget_bytes,
                                std::size_t free_bytes);
 
-// A table with one line for each entry, a total for each rank and the budget.
+// A table with one line for each entry, a total for each rank where there are several, the sum and the budget.
 std::string memory_table(const MemoryPlan& plan);
 // "1.5 GiB", "64 MiB", "812 KiB".
 std::string format_bytes(std::size_t bytes);

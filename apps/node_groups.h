@@ -18,17 +18,27 @@ struct NodeGroupConfig {
   int sp_size = 1;
 };
 
+// `replica_ranks` is the one source of replicas: the conductor's table, the workers' components, the warm-up, links
+// between processes, the memory plan and the checks read it.
 struct NodeGroup {
   std::vector<decl::ComponentRef> components;
-  std::vector<int> ranks;  // empty: the host's pool
-  bool on_host() const { return ranks.empty(); }
+  std::vector<decl::WalkRef> walks;             // in which it runs them; empty: in all
+  std::vector<std::vector<int>> replica_ranks;  // of each replica the ranks that work in step; none: the host's pool
+  bool on_host() const { return replica_ranks.empty(); }
+  std::size_t num_replicas() const { return replica_ranks.size(); }
+  std::vector<int> ranks() const;  // of all replicas
+  bool runs(decl::ComponentRef component, decl::WalkRef walk) const;
+  // For people: "'encoder'", "'decoder' in walk 'decode'".
+  std::string describe(const decl::Decl& decl) const;
 };
 
 inline constexpr int kMaxRank = 63;
 
-// Every component in exactly one group: as configured, else host components on the host and device components on rank
-// 0. bad_model lists every fault: unknown or twice-placed components, host components with ranks, what this build does
-// not do yet (tp_size, sp_size, a group for some of the walks).
+// Every component in exactly one group for each walk that runs it: as configured, else host components on the host and
+// device components on rank 0. bad_model lists every fault: unknown names, components that are placed twice or for some
+// of their walks only, host components with ranks, groups without components or ranks, ranks that stand twice, what
+// this build does not do yet (tp_size, sp_size), and state that several groups would use, of which each rank has its
+// own.
 Result<std::vector<NodeGroup>> resolve_node_groups(const decl::Decl& decl, const std::vector<NodeGroupConfig>& config);
 
 }  // namespace mstar::apps

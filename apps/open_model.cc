@@ -1,9 +1,12 @@
 // From a model's name to its declaration.
 #include <algorithm>
+#include <set>
+#include <variant>
 
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/device/cuda/cuda_device.h"
+#include "placement_check.h"
 #include "runtime.h"
 
 namespace mstar::apps {
@@ -35,8 +38,8 @@ std::string default_name(const std::string& model) {
   return path.filename().string();
 }
 
-Result<std::unique_ptr<Device>> make_device(Backend backend, int rank) {
-  if (backend == Backend::cuda) return make_cuda_device(rank);
+Result<std::unique_ptr<Device>> make_device(Backend backend, int index) {
+  if (backend == Backend::cuda) return make_cuda_device(index);
   return make_cpu_device();
 }
 
@@ -88,26 +91,40 @@ std::int64_t kv_tokens_for(const OpenedModel& model, int max_requests, std::size
   return 0;
 }
 
+// Ranks that each hold keys and values of the model.
+std::size_t num_kv_pools(const OpenedModel& model) {
+  std::set<int> ranks;
+  for (const NodeGroup& group : model.groups)
+    for (const decl::ComponentRef component : group.components) {
+      if (group.on_host()) continue;
+      for (const decl::ResourceRef each : model.decl->at(component).device().uses)
+        if (std::holds_alternative<decl::PagedKv>(model.decl->at(each)))
+          for (const int rank : group.ranks()) ranks.insert(rank);
+    }
+  return std::max<std::size_t>(1, ranks.size());
+}
+
 // What a plan for one request at once leaves of the budget: all else that the models need is in that plan.
-Result<std::size_t> bytes_left(const std::vector<OpenedModel>& models, RuntimeConfig config, std::size_t budget) {
+Result<std::size_t> bytes_left(const std::vector<OpenedModel>& models, Backend backend, RuntimeConfig config,
+                               std::size_t budget) {
   config.max_concurrent_requests = 1;
   std::vector<const OpenedModel*> all;
   for (const OpenedModel& each : models) all.push_back(&each);
-  MSTAR_TRY_ASSIGN(const MemoryPlan plan, memory_of(all, config, budget));
-  return budget > plan.total_bytes() ? budget - plan.total_bytes() : 0;
+  MSTAR_TRY_ASSIGN(const MemoryPlan plan, memory_of(all, config, backend, budget));
+  return budget > plan.fullest_bytes() ? budget - plan.fullest_bytes() : 0;
 }
 
 Result<std::vector<OpenedModel>> open_all(const RuntimeConfig& config, Backend backend) {
   std::vector<OpenedModel> out;
-  std::size_t num_default = 0;
+  std::size_t num_default = 0;  // pools of that size
   for (const ModelConfig& each : config.models) {
     MSTAR_TRY_ASSIGN(OpenedModel opened, open_model(each, backend));
-    num_default += takes_default_kv(opened, backend);
+    if (takes_default_kv(opened, backend)) num_default += num_kv_pools(opened);
     out.push_back(std::move(opened));
   }
   if (num_default == 0) return out;
-  MSTAR_TRY_ASSIGN(const std::size_t budget, available_bytes(config, backend));
-  MSTAR_TRY_ASSIGN(const std::size_t left, bytes_left(out, config, budget));
+  MSTAR_TRY_ASSIGN(const std::size_t budget, available_bytes(config, backend, num_ranks(out)));
+  MSTAR_TRY_ASSIGN(const std::size_t left, bytes_left(out, backend, config, budget));
   for (OpenedModel& each : out) {
     if (!takes_default_kv(each, backend)) continue;
     const std::int64_t kv_tokens = kv_tokens_for(each, config.max_concurrent_requests, budget, left / num_default);
@@ -123,8 +140,9 @@ Result<std::vector<OpenedModel>> open_all(const RuntimeConfig& config, Backend b
 
 Result<OpenedModels> open_models(const RuntimeConfig& config) {
   OpenedModels out;
-  if (config.device != DeviceChoice::cpu && num_cuda_devices() > 0) out.backend = Backend::cuda;
-  if (config.device == DeviceChoice::cuda && out.backend != Backend::cuda)
+  MSTAR_TRY_ASSIGN(const DeviceChoice device, chosen_device(config));
+  if (device != DeviceChoice::cpu && num_cuda_devices() > 0) out.backend = Backend::cuda;
+  if (device == DeviceChoice::cuda && out.backend != Backend::cuda)
     return unavailable("there is no CUDA device here that this program can use; --device cpu takes the processor");
   MSTAR_TRY_ASSIGN(out.models, open_all(config, out.backend));
   if (out.backend == Backend::cpu) return out;
@@ -133,7 +151,7 @@ Result<OpenedModels> open_models(const RuntimeConfig& config) {
   if (stays == out.models.end()) return out;
   const std::string text =
       "'" + stays->config.name + "' (" + std::string(stays->family->name) + ") runs on the CPU only";
-  if (config.device == DeviceChoice::cuda) return bad_model(text + "; --device cpu takes the processor for all models");
+  if (device == DeviceChoice::cuda) return bad_model(text + "; --device cpu takes the processor for all models");
   log_warn("{}, so all models do, and no CUDA device is used", text);
   out.backend = Backend::cpu;
   MSTAR_TRY_ASSIGN(out.models, open_all(config, out.backend));

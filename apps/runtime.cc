@@ -8,12 +8,16 @@
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/device/cuda/cuda_device.h"
 #include "mstar/engine/token_budget.h"
+#include "placement_check.h"
 #include "profile_report.h"
 
 namespace mstar::apps {
 namespace {
 constexpr std::chrono::seconds kReadyTimeout{600};
 constexpr std::size_t kTraceSpans = 65536;  // of a worker: some thousand steps
+
+// Worker 0 is the host's.
+WorkerId worker_of(int rank) { return WorkerId(static_cast<std::uint32_t>(rank) + 1); }
 }  // namespace
 
 // Queues between threads of this process, where a message is a push, and the sockets of other processes.
@@ -56,13 +60,10 @@ Result<std::unique_ptr<Runtime>> Runtime::build(RuntimeConfig config) {
 
 Status Runtime::make_devices() {
   if (config_.max_step_tokens == 0) config_.max_step_tokens = backend_ == Backend::cuda ? engine::kLongStep : 512;
-  if (backend_ == Backend::cuda && num_ranks() > num_cuda_devices())
-    return unavailable("the node groups name " + std::to_string(num_ranks()) + " ranks, and there are " +
-                       std::to_string(num_cuda_devices()) + " CUDA devices");
   // Of several CUDA devices, each in its process, this process touches none.
   if (backend_ == Backend::cuda && config_.isolation == Isolation::process) return ok_status();
   for (int rank = 0; rank < (backend_ == Backend::cuda ? num_ranks() : 1); ++rank) {
-    MSTAR_TRY_ASSIGN(auto device, make_device(backend_, rank));
+    MSTAR_TRY_ASSIGN(auto device, make_device(backend_, cuda_index(config_, rank)));
     devices_.push_back(std::move(device));
   }
   return ok_status();
@@ -81,6 +82,8 @@ std::string Runtime::device_description() const {
 Status Runtime::load_models() {
   MSTAR_TRY_ASSIGN(OpenedModels opened, open_models(config_));
   backend_ = opened.backend;
+  num_ranks_ = apps::num_ranks(opened.models);
+  MSTAR_TRY(check_devices(config_, backend_, num_ranks_, num_cuda_devices()));
   std::set<std::string> names;
   const auto take = [&](const std::string& name) -> Status {
     if (!names.insert(name).second)
@@ -93,24 +96,28 @@ Status Runtime::load_models() {
     Served served{.opened = std::move(each), .compiled = nullptr};
     MSTAR_TRY_ASSIGN(auto compiled, graph::CompiledModel::compile(*served.opened.decl));
     served.compiled = std::make_unique<const graph::CompiledModel>(std::move(compiled));
+    MSTAR_TRY(check_fragments(*served.compiled, served.opened.groups));
+    for (const std::string& alias : served.opened.decl->aliases()) names.insert(alias);
     models_.push_back(std::move(served));
+  }
+  for (const std::string& wanted : config_.wanted_models) {
+    if (wanted.empty() || names.count(wanted)) continue;
+    std::string known;
+    for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
+    return invalid_request("a warmup request is for the model '" + wanted +
+                           "', which is not served; there is: " + known);
   }
   return ok_status();
 }
 
-int Runtime::num_ranks() const {
-  int out = 1;
-  for (const Served& served : models_)
+std::map<std::string, std::vector<std::size_t>> Runtime::num_replicas() const {
+  std::map<std::string, std::vector<std::size_t>> out;
+  for (const Served& served : models_) {
+    std::vector<std::size_t>& counts = out[served.opened.config.name];
     for (const NodeGroup& group : served.opened.groups)
-      for (const int rank : group.ranks) out = std::max(out, rank + 1);
+      if (!group.on_host()) counts.push_back(group.num_replicas());
+  }
   return out;
-}
-
-int Runtime::num_replicas() const {
-  std::size_t out = 1;
-  for (const Served& served : models_)
-    for (const NodeGroup& group : served.opened.groups) out = std::max(out, group.ranks.size());
-  return static_cast<int>(out);
 }
 
 // Adds the model to the workers that run a part of it.
@@ -126,14 +133,16 @@ conductor::ServedDeployment Runtime::deploy(const Served& served, std::vector<wo
                            .components = {},
                            .limits = limits_of(config_)});
   for (const NodeGroup& group : opened.groups) {
-    conductor::NodeGroup placed{
-        .name = opened.decl->at(group.components.front()).name(), .components = group.components, .replicas = {}};
+    conductor::NodeGroup placed{.name = opened.decl->at(group.components.front()).name(),
+                                .components = group.components,
+                                .walks = group.walks,
+                                .replicas = {}};
     if (group.on_host()) placed.replicas = {WorkerId(0)};
-    for (const int rank : group.ranks) {
-      const auto worker = static_cast<std::uint32_t>(rank) + 1;
-      placed.replicas.emplace_back(worker);
-      auto& components = workers[worker].models.back().components;
-      components.insert(components.end(), group.components.begin(), group.components.end());
+    for (const std::vector<int>& ranks : group.replica_ranks) placed.replicas.push_back(worker_of(ranks.front()));
+    for (const int rank : group.ranks()) {
+      auto& components = workers[worker_of(rank).value].models.back().components;
+      for (const decl::ComponentRef each : group.components)
+        if (std::find(components.begin(), components.end(), each) == components.end()) components.push_back(each);
     }
     out.groups.push_back(std::move(placed));
   }
@@ -194,7 +203,7 @@ Status Runtime::start_in_threads(std::vector<worker::WorkerOptions> workers) {
 
 wire::WorkerSetup Runtime::setup_of(const worker::WorkerOptions& worker, std::size_t num_processes) const {
   wire::WorkerSetup out{.worker = worker.id,
-                        .rank = static_cast<std::int32_t>(worker.id.value) - 1,
+                        .device = cuda_index(config_, static_cast<int>(worker.id.value) - 1),
                         .on_cuda = backend_ == Backend::cuda};
   // The processes share this machine's cores.
   out.num_threads = std::max(1, pool_->num_threads() / static_cast<int>(num_processes));
@@ -219,10 +228,9 @@ std::set<std::pair<WorkerId, WorkerId>> Runtime::links() const {
   for (const Served& served : models_)
     for (const NodeGroup& a : served.opened.groups)
       for (const NodeGroup& b : served.opened.groups)
-        for (const int from : a.ranks)
-          for (const int to : b.ranks)
-            if (&a != &b && from < to)
-              out.emplace(static_cast<std::uint32_t>(from) + 1, static_cast<std::uint32_t>(to) + 1);
+        for (const int from : a.ranks())
+          for (const int to : b.ranks())
+            if (&a != &b && from < to) out.emplace(worker_of(from), worker_of(to));
   return out;
 }
 
@@ -245,32 +253,32 @@ wire::WorkerStats Runtime::worker_stats(std::size_t worker) const {
 }
 
 std::optional<pid_t> Runtime::worker_pid(int rank) const {
-  return processes_ ? processes_->pid(WorkerId(static_cast<std::uint32_t>(rank) + 1)) : std::nullopt;
+  return processes_ ? processes_->pid(worker_of(rank)) : std::nullopt;
 }
 
-// Adds the step arenas of the built engines to the plan; their bytes.
-std::size_t Runtime::add_arenas() {
-  std::size_t out = 0;
-  for (std::size_t w = 1; w < num_workers(); ++w) {
-    const std::size_t bytes = worker_stats(w).arena_bytes;
-    if (bytes > 0) memory_.lines.push_back({static_cast<int>(w) - 1, "all", "working memory", "step arenas", bytes});
-    out += bytes;
-  }
+// The step arenas of the built engines.
+std::vector<MemoryLine> Runtime::arena_lines() const {
+  std::vector<MemoryLine> out;
+  for (std::size_t w = 1; w < num_workers(); ++w)
+    if (const std::size_t bytes = worker_stats(w).arena_bytes; bytes > 0)
+      out.push_back({static_cast<int>(w) - 1, "all", "working memory", "step arenas", bytes});
   return out;
 }
 
 Status Runtime::fit_and_start() {
   std::vector<const OpenedModel*> opened;
   for (const Served& each : models_) opened.push_back(&each.opened);
-  MSTAR_TRY_ASSIGN(const std::size_t budget, available_bytes(config_, backend_));
+  MSTAR_TRY_ASSIGN(const std::size_t budget, available_bytes(config_, backend_, num_ranks_));
   // How much working memory the engines want is known once they are built; where that breaks the plan, it is made
   // again.
-  for (std::size_t reserved = 0;;) {
-    MSTAR_TRY_ASSIGN(memory_, fit_memory(opened, reserved, budget, config_));
+  const auto sum = [](const std::vector<MemoryLine>& lines) { return MemoryPlan{.lines = lines}.total_bytes(); };
+  for (std::vector<MemoryLine> reserved;;) {
+    MSTAR_TRY_ASSIGN(memory_, fit_memory(opened, backend_, reserved, budget, config_));
     MSTAR_TRY(start_workers());
-    const std::size_t arenas = add_arenas();
-    if (memory_.total_bytes() <= memory_.budget_bytes || arenas <= reserved) return ok_status();
-    reserved = arenas;
+    std::vector<MemoryLine> arenas = arena_lines();
+    memory_.lines.insert(memory_.lines.end(), arenas.begin(), arenas.end());
+    if (memory_.fits() || sum(arenas) <= sum(reserved)) return ok_status();
+    reserved = std::move(arenas);
     stop_workers();
   }
 }

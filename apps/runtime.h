@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -44,10 +45,19 @@ struct ProfileConfig {
   bool is_on() const { return phases || !trace_file.empty(); }
 };
 
+// Where one rank works.
+struct RankDevice {
+  Backend backend = Backend::cpu;
+  int index = 0;  // of CUDA devices
+};
+
 struct RuntimeConfig {
   std::vector<ModelConfig> models;
-  DeviceChoice device = DeviceChoice::automatic;  // rank r is the r-th CUDA device
-  int num_threads = 0;                            // CPU step threads; 0: by affinity and cgroup quota
+  DeviceChoice device = DeviceChoice::automatic;
+  std::map<int, RankDevice> rank_devices;  // rank r that is not named: the r-th CUDA device
+  std::vector<std::string>
+      wanted_models;    // names that must be served, for warm-up requests ask for them; "": the first
+  int num_threads = 0;  // CPU step threads; 0: by affinity and cgroup quota
   // How long threads stay awake where the next request is near; none: 2 ms on machines of eight cores and more.
   std::optional<int> stay_awake_us;
   int max_concurrent_requests = 16;
@@ -87,19 +97,23 @@ struct OpenedModels {
 };
 Result<OpenedModels> open_models(const RuntimeConfig& config);
 
-// The device of a rank. unavailable.
-Result<std::unique_ptr<Device>> make_device(Backend backend, int rank);
+// The highest rank of any node group, and one.
+int num_ranks(const std::vector<OpenedModel>& models);
+// The CUDA device of a rank.
+int cuda_index(const RuntimeConfig& config, int rank);
+// unavailable.
+Result<std::unique_ptr<Device>> make_device(Backend backend, int index);
 
 resource::PoolLimits limits_of(const RuntimeConfig& config);
-// --memory, else what a rank's device has. unavailable.
-Result<std::size_t> available_bytes(const RuntimeConfig& config, Backend backend);
+// Of each device: --memory, else what the smallest one has. unavailable.
+Result<std::size_t> available_bytes(const RuntimeConfig& config, Backend backend, int num_ranks);
 Result<MemoryPlan> memory_of(const std::vector<const OpenedModel*>& models, const RuntimeConfig& config,
-                             std::size_t budget_bytes);
+                             Backend backend, std::size_t budget_bytes);
 // The same for the whole deployment. When it does not fit and no cap was given, max_concurrent_requests is lowered
 // until it does; exhausted, with the table, when that is not enough.
-// `reserved_bytes` are kept free for what the plan cannot know.
-Result<MemoryPlan> fit_memory(const std::vector<const OpenedModel*>& models, std::size_t reserved_bytes,
-                              std::size_t budget_bytes, RuntimeConfig& config);
+// `reserved` is kept free for what the plan cannot know, and stands in the error's table only.
+Result<MemoryPlan> fit_memory(const std::vector<const OpenedModel*>& models, Backend backend,
+                              const std::vector<MemoryLine>& reserved, std::size_t budget_bytes, RuntimeConfig& config);
 
 // Thread: build and destroy from one; frontend() from any. Everything is loaded when build returns.
 class Runtime {
@@ -109,8 +123,8 @@ class Runtime {
   conductor::Conductor& frontend() { return *conductor_; }
   // As the memory plan left it.
   int max_concurrent_requests() const { return config_.max_concurrent_requests; }
-  // Of the most replicated part of any model.
-  int num_replicas() const;
+  // By model, as named: replicas of each of its node groups with ranks.
+  std::map<std::string, std::vector<std::size_t>> num_replicas() const;
   // What each rank holds: planned, with the step arenas that the built components need.
   const MemoryPlan& memory() const { return memory_; }
   std::string device_description() const;
@@ -139,15 +153,16 @@ class Runtime {
   void stop_workers();
   std::size_t num_workers() const { return static_cast<std::size_t>(num_ranks()) + 1; }
   wire::WorkerStats worker_stats(std::size_t worker) const;
-  int num_ranks() const;
+  int num_ranks() const { return num_ranks_; }
   conductor::ServedDeployment deploy(const Served& served, std::vector<worker::WorkerOptions>& workers) const;
-  std::size_t add_arenas();
+  std::vector<MemoryLine> arena_lines() const;
   std::string worker_metrics() const;
 
   RuntimeConfig config_;
   std::vector<Served> models_;
   MemoryPlan memory_;
   Backend backend_ = Backend::cpu;
+  int num_ranks_ = 1;
   std::vector<std::unique_ptr<Device>> devices_;        // by rank; one on the CPU, none where each has its process
   std::vector<std::unique_ptr<StepProfile>> profiles_;  // by rank
   std::unique_ptr<ThreadPool> pool_;

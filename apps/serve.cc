@@ -88,8 +88,10 @@ int run_serve(const ServeFlags& flags) {
   if (fitting < settings->server.max_connections)
     log_warn("{}", open_files_warning(settings->server.max_connections, fitting));
   settings->server.max_connections = fitting;
+  for (const WarmupRequest& each : settings->warmup) settings->runtime.wanted_models.push_back(each.model);
+  if (const Status readable = check_warmup(settings->warmup); !readable) return complain(readable.error(), 1);
   auto runtime = Runtime::build(settings->runtime);
-  if (!runtime) return complain(runtime.error(), 1);
+  if (!runtime) return complain(runtime.error(), runtime.error().code == Code::invalid_request ? 2 : 1);
   Frontend& frontend = (*runtime)->frontend();
   if (const Status warm = run_warmup(frontend, settings->warmup, (*runtime)->num_replicas()); !warm)
     return complain(warm.error(), 1);

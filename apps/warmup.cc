@@ -1,12 +1,23 @@
 #include "warmup.h"
 
 #include <algorithm>
+#include <chrono>
+#include <deque>
+#include <thread>
 
 #include "media_file.h"
+#include "mstar/base/log.h"
 #include "waiting_sink.h"
 
 namespace mstar::apps {
 namespace {
+
+constexpr std::chrono::milliseconds kTryAgain{5};
+constexpr int kMaxTries = 6000;
+
+std::string name_of(std::size_t request, std::string_view copy) {
+  return "warmup-" + std::to_string(request) + "." + std::string(copy);
+}
 
 Result<decl::ApiRequest> to_request(const Frontend& frontend, const WarmupRequest& from) {
   decl::ApiRequest out;
@@ -23,34 +34,94 @@ Result<decl::ApiRequest> to_request(const Frontend& frontend, const WarmupReques
   return out;
 }
 
-Status run_copies(Frontend& frontend, decl::ApiRequest request, int num_copies) {
-  Status first = ok_status();
-  std::vector<std::shared_ptr<WaitingSink>> sinks;
-  for (int i = 0; i < num_copies; ++i) {
-    auto sink = std::make_shared<WaitingSink>();
+// Replicas of each group of the model, which may be named by an alias.
+std::vector<std::size_t> counts_of(const Frontend& frontend, const std::string& model, const ReplicaCounts& replicas) {
+  for (const ServedModel& each : frontend.models()) {
+    const bool is_alias = std::find(each.aliases.begin(), each.aliases.end(), model) != each.aliases.end();
+    if (each.name != model && !is_alias) continue;
+    const auto found = replicas.find(each.name);
+    if (found != replicas.end() && !found->second.empty()) return found->second;
+  }
+  return {1};
+}
+
+// Copies that were submitted, oldest first, and the first failure among those that ended.
+class Copies {
+ public:
+  explicit Copies(Frontend& frontend) : frontend_(frontend) {}
+
+  void submit(const decl::ApiRequest& request, const std::string& name) {
+    for (int num_tries = 0;; ++num_tries) {
+      auto sink = std::make_shared<WaitingSink>();
+      const auto id = frontend_.submit(request, sink);
+      if (id) {
+        log_debug("{} is request {}", name, id->value);
+        running_.emplace_back(name, std::move(sink));
+        return;
+      }
+      if (id.error().code != Code::exhausted || num_tries == kMaxTries) return note(name, id.error());
+      // No place even in the queue. When one of these ends there is, a moment later.
+      if (running_.empty())
+        std::this_thread::sleep_for(kTryAgain);
+      else
+        wait_for_oldest();
+    }
+  }
+
+  Status finish() {
+    while (!running_.empty()) wait_for_oldest();
+    return std::move(first_);
+  }
+
+ private:
+  void note(const std::string& name, Error error) {
+    if (first_.ok()) first_ = std::move(error).in(name);
+  }
+  void wait_for_oldest() {
+    const auto [name, sink] = std::move(running_.front());
+    running_.pop_front();
+    if (auto end = sink->wait(); !end) note(name, std::move(end.error()));
+  }
+
+  Frontend& frontend_;
+  std::deque<std::pair<std::string, std::shared_ptr<WaitingSink>>> running_;
+  Status first_ = ok_status();
+};
+
+Status run_one(Frontend& frontend, std::size_t index, decl::ApiRequest request, int concurrency,
+               const std::vector<std::size_t>& counts) {
+  const auto [fewest, most] = std::minmax_element(counts.begin(), counts.end());
+  if (*fewest != *most) {
+    Copies solo(frontend);
+    request.replica = 0;
+    solo.submit(request, name_of(index, "solo"));
+    MSTAR_TRY(solo.finish());
+  }
+  Copies copies(frontend);
+  const std::size_t num_copies = std::max(static_cast<std::size_t>(concurrency), *most);
+  for (std::size_t i = 0; i < num_copies; ++i) {
     request.replica = static_cast<std::uint32_t>(i);
-    auto id = frontend.submit(request, sink);
-    if (id) sinks.push_back(std::move(sink));
-    if (!id && first.ok()) first = std::move(id.error());
+    copies.submit(request, name_of(index, std::to_string(i)));
   }
-  for (const auto& sink : sinks) {
-    auto end = sink->wait();
-    if (!end && first.ok()) first = std::move(end.error());
-  }
-  return first;
+  return copies.finish();
 }
 
 }  // namespace
 
-Status run_warmup(Frontend& frontend, const std::vector<WarmupRequest>& requests, int num_replicas) {
+Status check_warmup(const std::vector<WarmupRequest>& requests) {
+  for (std::size_t i = 0; i < requests.size(); ++i)
+    for (const std::string& file : requests[i].files)
+      if (auto media = read_media(file); !media)
+        return std::move(media.error()).in("warmup_requests[" + std::to_string(i) + "]");
+  return ok_status();
+}
+
+Status run_warmup(Frontend& frontend, const std::vector<WarmupRequest>& requests, const ReplicaCounts& replicas) {
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    const std::string where = "warmup request " + std::to_string(i + 1);
     auto request = to_request(frontend, requests[i]);
-    if (!request) return std::move(request.error()).in(where);
-    Status ran = run_copies(frontend, *request, 1);
-    const int num_copies = std::max(requests[i].concurrency, num_replicas);
-    if (ran.ok() && num_copies > 1) ran = run_copies(frontend, *request, num_copies);
-    if (!ran) return std::move(ran.error()).in(where);
+    if (!request) return std::move(request.error()).in("warmup_requests[" + std::to_string(i) + "]");
+    const std::vector<std::size_t> counts = counts_of(frontend, request->model, replicas);
+    MSTAR_TRY(run_one(frontend, i, std::move(*request), requests[i].concurrency, counts));
   }
   return ok_status();
 }

@@ -137,7 +137,7 @@ class WorkerProcess final : public wire::Mesh {
     (void)set_log_level(setup.log_level);
     set_log_origin("worker " + std::to_string(setup.worker.value));
     const Backend backend = setup.on_cuda ? Backend::cuda : Backend::cpu;
-    MSTAR_TRY_ASSIGN(device_, make_device(backend, setup.rank));
+    MSTAR_TRY_ASSIGN(device_, make_device(backend, setup.device));
     pool_ = std::make_unique<ThreadPool>(setup.num_threads);
     worker::WorkerOptions options{.id = setup.worker, .device = device_.get(), .pool = pool_.get()};
     options.on_stats = [this](const wire::WorkerStats& stats) { send(channel_, stats, RequestId()); };

@@ -129,8 +129,8 @@ class Models(Case):
 
     def test_inspect_of_a_config_shows_the_placement(self):
         config = self.dir / "c.yaml"
-        config.write_text(f"model: {MODEL}\nname: w\nnode_groups:\n- {{components: [decoder], ranks: [1, 2]}}\n")
-        self.assertIn("ranks 1, 2: decoder  (2 replicas)", self.check(mstar("inspect", config), 0).stdout)
+        config.write_text(f"model: {MODEL}\nname: w\nnode_groups:\n- {{components: [cross, decoder], ranks: [1, 2]}}\n")
+        self.assertIn("ranks 1, 2: cross, decoder  (2 replicas)", self.check(mstar("inspect", config), 0).stdout)
         config.write_text(f"model: {MODEL}\nnode_groups:\n- {{components: [decodr], ranks: [1]}}\n")
         self.assertIn("did you mean 'decoder'?", self.check(mstar("inspect", config), 1).stderr)
 

@@ -193,7 +193,10 @@ Result<std::shared_ptr<const graph::PlacedModel>> Conductor::place(Request& requ
     MSTAR_TRY_ASSIGN(const WorkerId chosen, choose_replica(model, g, request.submit.replica));
     ++load_[{model, g, chosen}];
     request.replicas.emplace_back(g, chosen);
-    for (const decl::ComponentRef component : served.groups[g].components) placement.set(component, chosen);
+    for (const decl::ComponentRef component : served.groups[g].components) {
+      if (served.groups[g].walks.empty()) placement.set(component, chosen);
+      for (const decl::WalkRef walk : served.groups[g].walks) placement.set(component, walk, chosen);
+    }
   }
   auto& placed = placements_[{model, placement.table()}];
   if (!placed) {

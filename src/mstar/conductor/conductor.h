@@ -28,10 +28,12 @@
 
 namespace mstar::conductor {
 
-// Components that are placed together: `replicas` are the workers that each run all of them.
+// Components that are placed together: `replicas` are the workers that each run all of them, or lead those that work in
+// step.
 struct NodeGroup {
   std::string name;
   std::vector<decl::ComponentRef> components;
+  std::vector<decl::WalkRef> walks = {};  // in which the group runs them; empty: in all
   std::vector<WorkerId> replicas;
 };
 
@@ -40,7 +42,7 @@ struct ServedDeployment {
   std::string name;
   std::vector<std::string> aliases;
   const graph::CompiledModel* compiled = nullptr;
-  std::vector<NodeGroup> groups;  // every component is in exactly one
+  std::vector<NodeGroup> groups;  // every component is in exactly one for each walk that runs it
 };
 
 enum class Routing : std::uint8_t { least_loaded, random };

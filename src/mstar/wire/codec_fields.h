@@ -74,7 +74,9 @@ struct Fields {
   static void of(Io& io, Ref<WorkerSetup::Model> m) {
     io(m.model, m.name, m.options, m.components, m.max_requests, m.max_rows, m.max_tokens);
   }
-  static void of(Io& io, Ref<WorkerSetup> s) { io(s.worker, s.rank, s.on_cuda, s.num_threads, s.log_level, s.models); }
+  static void of(Io& io, Ref<WorkerSetup> s) {
+    io(s.worker, s.device, s.on_cuda, s.num_threads, s.log_level, s.models);
+  }
 };
 
 }  // namespace mstar::wire

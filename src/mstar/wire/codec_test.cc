@@ -205,7 +205,7 @@ class Maker {
         return out;
       }
       default: {
-        WorkerSetup out{.worker = worker(), .rank = 3, .on_cuda = true, .num_threads = 2, .log_level = text()};
+        WorkerSetup out{.worker = worker(), .device = 3, .on_cuda = true, .num_threads = 2, .log_level = text()};
         out.models = list([&] {
           return WorkerSetup::Model{
               text(), text(), params(), list([&] { return decl::ComponentRef(number<std::uint16_t>()); }), 1, 2, 3};

@@ -24,8 +24,8 @@ struct WorkerSetup {
     std::int32_t max_tokens = 0;
   };
   WorkerId worker;
-  std::int32_t rank = 0;
-  bool on_cuda = false;          // the rank's device is the CUDA device of its number
+  std::int32_t device = 0;       // of CUDA devices
+  bool on_cuda = false;          // else on the processor
   std::int32_t num_threads = 1;  // of CPU steps
   std::string log_level;
   std::vector<Model> models;

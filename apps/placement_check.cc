@@ -1,0 +1,121 @@
+#include "placement_check.h"
+
+#include <algorithm>
+#include <map>
+
+#include "mstar/graph/placement.h"
+
+namespace mstar::apps {
+namespace {
+
+constexpr std::size_t kMaxChoices = 4096;
+
+std::string name_of(const RankDevice& device) {
+  return device.backend == Backend::cuda ? "cuda:" + std::to_string(device.index) : "cpu";
+}
+
+// Replicas of a group that differ in whom they share their ranks with: all that others have too, and one of its own.
+std::vector<std::vector<int>> unlike_replicas(const std::vector<NodeGroup>& groups, std::size_t group) {
+  std::map<int, int> num_groups;  // that have a replica led by the rank
+  for (const NodeGroup& each : groups)
+    for (const std::vector<int>& ranks : each.replica_ranks) ++num_groups[ranks.front()];
+  std::vector<std::vector<int>> out;
+  bool has_own = false;
+  for (const std::vector<int>& ranks : groups[group].replica_ranks) {
+    const bool own = num_groups[ranks.front()] == 1;
+    if (!own || !has_own) out.push_back(ranks);
+    has_own |= own;
+  }
+  return out;
+}
+
+// One choice of a replica for each group: the next one in `at`; false after the last.
+bool next_choice(const std::vector<std::vector<std::vector<int>>>& replicas, std::vector<std::size_t>& at) {
+  for (std::size_t g = 0; g < at.size(); ++g) {
+    if (++at[g] < std::max<std::size_t>(1, replicas[g].size())) return true;
+    at[g] = 0;
+  }
+  return false;
+}
+
+graph::RequestPlacement placement_of(const graph::CompiledModel& model, const std::vector<NodeGroup>& groups,
+                                     const std::vector<std::vector<std::vector<int>>>& replicas,
+                                     const std::vector<std::size_t>& at) {
+  graph::RequestPlacement out(model, WorkerId());
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const WorkerId worker(groups[g].on_host() ? 0u : static_cast<std::uint32_t>(replicas[g][at[g]].front()) + 1);
+    for (const decl::ComponentRef component : groups[g].components) {
+      if (groups[g].walks.empty()) out.set(component, worker);
+      for (const decl::WalkRef walk : groups[g].walks) out.set(component, walk, worker);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+int num_ranks(const std::vector<OpenedModel>& models) {
+  int out = 1;
+  for (const OpenedModel& model : models)
+    for (const NodeGroup& group : model.groups)
+      for (const int rank : group.ranks()) out = std::max(out, rank + 1);
+  return out;
+}
+
+int cuda_index(const RuntimeConfig& config, int rank) {
+  const auto found = config.rank_devices.find(rank);
+  return found == config.rank_devices.end() ? rank : found->second.index;
+}
+
+Result<DeviceChoice> chosen_device(const RuntimeConfig& config) {
+  const RankDevice* first = nullptr;
+  for (const auto& [rank, device] : config.rank_devices) {
+    if (first && first->backend != device.backend)
+      return invalid_request("rank_devices names " + name_of(*first) + " and " + name_of(device) +
+                             "; all ranks work on CUDA devices, or all on the processor");
+    first = &device;
+    const bool contradicts =
+        device.backend == Backend::cuda ? config.device == DeviceChoice::cpu : config.device == DeviceChoice::cuda;
+    if (contradicts)
+      return invalid_request("rank_devices puts rank " + std::to_string(rank) + " on " + name_of(device) +
+                             ", and 'device' says " + (device.backend == Backend::cuda ? "cpu" : "cuda") +
+                             "; leave one of them out");
+  }
+  if (!first) return config.device;
+  return first->backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
+}
+
+Status check_devices(const RuntimeConfig& config, Backend backend, int num_ranks, int num_cuda_devices) {
+  for (const auto& [rank, device] : config.rank_devices)
+    if (rank >= num_ranks)
+      return invalid_request("rank_devices names rank " + std::to_string(rank) + ", and the node groups have " +
+                             (num_ranks == 1 ? "rank 0 only" : "ranks up to " + std::to_string(num_ranks - 1)));
+  if (backend != Backend::cuda) return ok_status();
+  for (int rank = 0; rank < num_ranks; ++rank)
+    if (const int index = cuda_index(config, rank); index >= num_cuda_devices)
+      return unavailable("rank " + std::to_string(rank) + " is to work on cuda:" + std::to_string(index) +
+                         ", and the last CUDA device here is cuda:" + std::to_string(num_cuda_devices - 1) +
+                         "; name fewer ranks, or give several of them one device with rank_devices");
+  return ok_status();
+}
+
+Status check_fragments(const graph::CompiledModel& model, const std::vector<NodeGroup>& groups) {
+  std::vector<std::vector<std::vector<int>>> replicas;
+  for (std::size_t g = 0; g < groups.size(); ++g) replicas.push_back(unlike_replicas(groups, g));
+  std::vector<std::size_t> at(groups.size(), 0);
+  for (std::size_t tried = 0; tried < kMaxChoices; ++tried) {
+    auto placed = graph::PlacedModel::place(model, placement_of(model, groups, replicas, at));
+    if (!placed) {
+      std::string where;
+      for (std::size_t g = 0; g < groups.size(); ++g)
+        if (!groups[g].on_host())
+          where += (where.empty() ? "" : ", ") + groups[g].describe(model.declaration()) + " on rank " +
+                   std::to_string(replicas[g][at[g]].front());
+      return bad_model(placed.error().message + "\n  with " + where);
+    }
+    if (!next_choice(replicas, at)) break;
+  }
+  return ok_status();
+}
+
+}  // namespace mstar::apps

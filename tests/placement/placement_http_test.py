@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Node groups, replicas and the warm-up as a user meets them.
+
+Usage: placement_http_test.py PATH_TO_MSTAR [unittest options].
+"""
+import concurrent.futures
+import json
+import os
+import unittest
+
+from placement_support import HYBRID, LLAMA, MSTAR, WHISPER, Case, complete, group, ids, steps  # noqa: F401
+
+EARS, MOUTH = ["features", "encoder"], ["cross", "decoder"]
+
+
+class BadPlacement(Case):
+    """One precise line for each."""
+
+    def bad(self, groups, said, model=WHISPER, **keys):
+        config = self.config(model, node_groups=groups, **keys)
+        for command in ("serve", "inspect"):
+            with self.subTest(said, command=command):
+                result = self.call(command, config, *(["--port", "0"] if command == "serve" else []))
+                self.assertIn(result.returncode, (1, 2), result.stderr)
+                self.assertIn(said, result.stderr)
+                self.assertEqual(result.stdout, "")
+
+    def test_each_has_its_own_words(self):
+        whole = group(EARS + MOUTH, [0])
+        self.bad([group(["decodr"], [0])], "there is no component 'decodr'; did you mean 'decoder'?")
+        self.bad([group(["audio"], [0])], "'audio' runs on the host and takes no ranks")
+        self.bad([group(["decoder", "decoder"], [0])], "'decoder' stands twice in one node group")
+        self.bad([whole, group(["encoder"], [1])], "'encoder' is in two node groups")
+        self.bad([group([], [0])], "a node group names no component")
+        self.bad([{"ranks": [0]}], "a node group needs 'components'")
+        self.bad([{"components": ["decoder"]}], "a node group needs 'ranks'")
+        self.bad([group(["decoder"], [])], "a node group needs 'ranks'")
+        self.bad([group(EARS + MOUTH, [0, 1, 0])], "rank 0 stands twice in the node group of 'features'")
+        self.bad([group(["decoder"], [-1])], "'node_groups.ranks' must hold whole numbers from 0 to 63")
+        self.bad([group(["decoder"], [64])], "'node_groups.ranks' must hold whole numbers from 0 to 63")
+        self.bad([group(["decoder"], ["one"])], "'node_groups.ranks' must hold whole numbers")
+        self.bad([group(EARS + MOUTH, [0, 1, 2], tp_size=2)], "must be a multiple of tp_size x sp_size = 2")
+        self.bad([group(["decoder"], [0], walks=["decod"])], "there is no walk 'decod'; did you mean 'decode'?")
+        self.bad([group(MOUTH, [0], walks=["decode"])], "no node group runs 'cross' in the walk")
+        self.bad([group(EARS, [0], walks=["detect", "listen", "decode"])], "the walk 'decode' runs no component of the node group")
+        self.bad([group(["decoder"], [1])], "share 'decoder.cross', of which each rank has its own")
+        self.bad([group(["decoder"], [0, 1]), group(["cross"], [0, 1])], "share 'decoder.cross'")
+        self.bad([group(MOUTH, [0], replicas=2)], "replicas")
+        self.bad({"components": ["decoder"], "ranks": [0]}, "'node_groups' must be a list")
+        self.bad([whole], "the device of rank 0 must be cpu or cuda:N", rank_devices={0: "gpu"})
+        self.bad([whole], "'rank_devices' has 'a' as a rank", rank_devices={"a": "cpu"})
+        self.bad([whole], "rank_devices names rank 1, and the node groups have rank 0 only", rank_devices={1: "cpu"})
+        self.bad([whole], "puts rank 0 on cuda:0, and 'device' says cpu", rank_devices={0: "cuda:0"})
+        self.bad([whole], "names cpu and cuda:1", device="auto", rank_devices={0: "cpu", 1: "cuda:1"})
+
+    def test_all_faults_of_a_model_at_once(self):
+        result = self.call("inspect", self.config(WHISPER, node_groups=[group(["decodr"], [0]), group(["audio"], [0])]))
+        self.assertIn("'decodr'", result.stderr)
+        self.assertIn("'audio' runs on the host", result.stderr)
+
+    def test_memory_that_no_rank_has_is_told_with_the_ranks(self):
+        result = self.call("serve", self.config(LLAMA, node_groups=[group(["decoder"], [0, 1])], memory="1M", max_concurrent_requests=4))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("need more memory than there is", result.stderr)
+        self.assertIn("rank 1 together", result.stderr)
+
+    def test_bad_warmup_is_found_first(self):
+        for request, said in (({"files": ["/no/such.wav"]}, "warmup_requests[0]"), ({"model": "n"}, "the model 'n', which is not served")):
+            result = self.call("serve", self.config(WHISPER, warmup_requests=[request]), "--port", "0")
+            self.assertIn(result.returncode, (1, 2))
+            self.assertIn(said, result.stderr)
+
+
+class Inspect(Case):
+    def test_it_draws_what_each_rank_runs_and_holds(self):
+        config = self.config(WHISPER, node_groups=[group(EARS, [0, 1]), group(MOUTH, [2])])
+        said = self.call("inspect", config).stdout
+        for line in ("+- host -", "| m: audio, segment ", "+- rank 1 on cpu -", "| m: features, encoder, replica 2 of 2 ",
+                     "+- rank 2 on cpu -", "| m: cross, decoder ", "m: ranks 0, 1 -> rank 2: states", "rank 2 together"):
+            self.assertIn(line, said)
+        model = json.loads(self.call("inspect", config, "--json").stdout)[0]
+        self.assertIn([[0], [1]], [each["replica_ranks"] for each in model["placement"]])
+        self.assertEqual({each["rank"] for each in model["memory"]}, {0, 1, 2})
+        self.assertTrue(all(each["bytes"] > 0 for each in model["memory"]))
+
+
+class Replicas(Case):
+    def test_two_replicas_answer_as_one(self):
+        prompts = [ids(3 + i, i) for i in range(12)]
+        one = self.serve(options={"prefix_cache": False})
+        alone = [complete(one, p)[0] for p in prompts]
+        for isolation in ("thread", "process"):
+            for routing in ("least_loaded", "random"):
+                server = self.serve(node_groups=[group(["decoder"], [0, 1])], isolation=isolation, routing=routing,
+                                    options={"prefix_cache": False})
+                with concurrent.futures.ThreadPoolExecutor(6) as pool:
+                    together = list(pool.map(lambda p: complete(server, p)[0], prompts))
+                self.assertEqual(together, alone)
+                self.expect_nothing_left(server)
+                if routing == "least_loaded":
+                    metrics = server.wait_for(lambda m: min(steps(m, 0), steps(m, 1)) > 0)
+                    self.assertTrue(steps(metrics, 0) and steps(metrics, 1))
+                self.assertEqual(server.stop(), 0)
+
+    def test_ranks_need_not_be_dense(self):
+        server = self.serve(node_groups=[group(["decoder"], [3, 1])])
+        self.assertTrue(complete(server, ids(5, 1))[0])
+        self.assertEqual(server.stop(), 0)
+
+
+class Warmup(Case):
+    def test_every_replica_is_warm_whatever_the_routing(self):
+        for routing in ("least_loaded", "random"):
+            for places in ({"max_concurrent_requests": 8}, {"max_concurrent_requests": 1, "max_queued_requests": 0}):
+                server = self.serve(node_groups=[group(["decoder"], [0, 1, 2])], routing=routing,
+                                    warmup_requests=[{"text": "Hello", "model_kwargs": {"max_tokens": 3}}], **places)
+                metrics = server.wait_for(lambda m: min(steps(m, r) for r in range(3)) >= 3)
+                self.assertEqual([steps(metrics, r) for r in range(3)], [3, 3, 3])  # a prompt and two tokens on each
+                self.assertEqual(metrics['mstar_requests_total{outcome="finished"}'], 3)
+                self.assertEqual(server.stop(), 0)
+
+    def test_the_first_failure_stops_the_start_with_its_reason(self):
+        config = self.config(node_groups=[group(["decoder"], [0, 1])],
+                             warmup_requests=[{"text": "Hello"}, {"text": "Hello", "model_kwargs": {"temperature": -3}}])
+        result = self.call("serve", config, "--port", "0")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"warmup-1\.0: .*temperature")
+
+
+if __name__ == "__main__":
+    unittest.main()
