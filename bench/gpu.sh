@@ -5,7 +5,7 @@
 #   truth    cuda_slice; language models and Whisper with seeded weights against transformers (gpu_truth.py, gpu_whisper_truth.py); whether
 #            answers depend on what else runs (gpu_batch.py)
 #   bench    the rows of the models through HTTP (gpu_bench.py), with transformers on the same card in the same run
-#   profile  the phases of the host's work at 1, 32 and 64 rows; the kernels of a step and of a prompt by ncu, where it works
+#   profile  the phases of the host's work at 1, 32 and 64 rows; the kernels of the commonest steps (gpu_timeline.py), where CUPTI was there when the binary was built
 # MODELS="..." (names of models/) runs these only.
 set -u
 part=${1:-}
@@ -76,22 +76,11 @@ case $part in
   profile)
     wanted qwen3.5-0.8b && bench phases-qwen3.5-0.8b 120 --run qwen3.5-0.8b:1,32,64 --seconds 8 --phases
     wanted whisper-large-v3 && bench phases-whisper-large-v3 100 --run whisper-large-v3:1,32 --seconds 8 --phases
-    if command -v ncu > /dev/null && wanted qwen3.5-0.8b; then
-      words=$("$python" -c 'print(" ".join("t%d" % (i + 300) for i in range(640)))')
-      # Graphs are recorded after two steps of each size, the largest first: those are seen, and with one row the prompt behind them.
-      for rows in 1 32; do
-        name=kernels-qwen3.5-0.8b-$rows
-        only=()
-        [ $rows = 1 ] || only=(--step-only)
-        step "$name" 120 env LD_LIBRARY_PATH="$MSTAR_LIBRARIES" ncu --metrics gpu__time_duration.sum --cache-control none --clock-control none --csv --log-file "$work/$rows.csv" --launch-count $((rows == 1 ? 1500 : 800)) \
-          "$mstar" run "$models/qwen3.5-0.8b" --load-format dummy --device cuda --weights bf16 --param max_tokens=2 --param temperature=0 \
-          --max-requests $rows --text "$words"
-        "$python" "$here/gpu_report.py" kernels "$work/$rows.csv" --name "qwen3.5-0.8b, $rows rows" "${only[@]}" > "$work/$name.result.json"
-      done
-    else
-      echo 'ncu is not here: no kernel times' > "$work/kernels.log"
-      printf 'kernels\t0\t0\n' >> "$work/steps.tsv"
-    fi
+    trace=$(at libkernel_trace.so ../build/cuda/bench/libkernel_trace.so)
+    for model in qwen3.5-0.8b whisper-large-v3; do
+      wanted $model && [ -f "$trace" ] && step "kernels-$model" 90 "$python" "$here/gpu_timeline.py" --mstar "$work/mstar" --model "$models/$model" --trace "$trace" -- --device cuda &&
+        cat "$work/kernels-$model.log"
+    done
     ;;
 esac
 shopt -s nullglob

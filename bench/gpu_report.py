@@ -1,26 +1,19 @@
 #!/usr/bin/env python3
-"""What gpu.sh writes: the machine, sums of ncu's kernel times, the phases of a server's steps, and the table of a part.
+"""What gpu.sh writes: the machine, the phases of a server's steps, and the table of a part.
 
     gpu_report.py machine MSTAR [RUN_AS]   the machine and the binary as JSON; RUN_AS is a script that runs it
-    gpu_report.py kernels CSV [--name N] [--step-only]
-                                           of `ncu --csv --metrics gpu__time_duration.sum`: a step's kernels by their share, as JSON
     gpu_report.py part NAME DIRECTORY OUT  joins DIRECTORY/*.json and steps.tsv to OUT/NAME.json and prints the table
 """
 import argparse
-import collections
-import csv
 import glob
 import hashlib
 import importlib.metadata
 import json
 import pathlib
-import re
 import subprocess
 import sys
 
-MICROSECONDS = {"nsecond": 1e-3, "ns": 1e-3, "usecond": 1, "us": 1, "msecond": 1e3, "ms": 1e3}
 COPY_BYTES_PER_US = 4.28e6  # measured on an H200 (bench/notes/gpu_text.md)
-LEAST_PERIOD = 40  # kernels of a step
 
 
 def said_by(*command):
@@ -68,81 +61,6 @@ def floor_ms(config, rows, context):
     return (2 * weights + rows * (state_bytes + kv_bytes)) / COPY_BYTES_PER_US / 1e3
 
 
-# ---- kernels
-
-
-def short_name(name):
-    return re.sub(r"\(.*", "", re.sub(r"\(anonymous namespace\)::|<unnamed>::|mstar::|void ", "", name))[:70]
-
-
-def read_kernels(lines):
-    """[(name, us)] in their order."""
-    out = []
-    for row in csv.DictReader(line for line in lines if line.startswith('"')):
-        if "time_duration" in (row.get("Metric Name") or ""):
-            out.append((short_name(row["Kernel Name"]), float(row["Metric Value"].replace(",", "")) * MICROSECONDS[row["Metric Unit"]]))
-    return out
-
-
-def period_of(names):
-    """The kernels of one step, where the list begins with a step twice; 0 where it does not."""
-    for period in range(LEAST_PERIOD, len(names) // 2 + 1):
-        if names[:period] == names[period:2 * period]:
-            return period
-    return 0
-
-
-def first_step(kernels):
-    """The first step, found by its coming twice, and what stands behind both until a step begins like it again. What came before the
-    first one (uploads, fills) is left out. None where nothing repeats."""
-    names = [name for name, _ in kernels]
-    for begin in range(min(64, len(names))):
-        period = period_of(names[begin:])
-        if not period:
-            continue
-        rest = begin + 2 * period
-        head = names[begin:begin + 20]
-        while names[rest:rest + 20] == head:  # further steps of the same kind
-            rest += period
-        end = next((i for i in range(rest, len(names)) if names[i:i + 20] == head), len(names))
-        return kernels[begin:begin + period], kernels[rest:end]
-    return None
-
-
-def sums(kernels):
-    total, count = collections.Counter(), collections.Counter()
-    for name, us in kernels:
-        total[name] += us
-        count[name] += 1
-    return {"num_kernels": len(kernels), "us": sum(total.values()),
-            "kernels": [{"name": name, "us": us, "count": count[name]} for name, us in total.most_common()]}
-
-
-def kernels_json(path, name, step_only=False):
-    kernels = read_kernels(pathlib.Path(path).read_text(errors="replace").splitlines())
-    if not kernels:
-        return {name: {"fault": "no kernel was measured"}}
-    found = first_step(kernels)
-    if not found:
-        return {name + ", no step found: all": sums(kernels)}
-    step, behind = found
-    out = {name + ", a step": sums(step)}
-    if behind and not step_only:
-        out[name + ", behind the steps (a prompt)"] = sums(behind)
-    return out
-
-
-def print_kernels(report, most=14):
-    for name, each in report.items():
-        if "fault" in each:
-            print("== %s: %s" % (name, each["fault"]))
-            continue
-        print("== %s: %d kernels, %.1f us" % (name, each["num_kernels"], each["us"]))
-        for kernel in each["kernels"][:most]:
-            print("%9.1f us %4d x %8.2f  %4.1f %%  %s" % (kernel["us"], kernel["count"], kernel["us"] / kernel["count"], 100 * kernel["us"] / each["us"],
-                                                        kernel["name"]))
-
-
 # ---- phases
 
 
@@ -181,8 +99,6 @@ def part(name, directory, out):
         for row, each in (result.items() if isinstance(result, dict) else ()):
             if isinstance(each, dict) and isinstance(each.get("phases"), dict):
                 print_phases(row, each["phases"])
-        if step.startswith("kernels"):
-            print_kernels(result)
     about = whole["machine"]
     print("\n%s: binary %s, %s, %s, torch %s, transformers %s" % (name, about["binary"], about["gpu"] or "no GPU", ", ".join(about["libraries"]) or
                                                                 "no CUDA libraries found", about["python"]["torch"], about["python"]["transformers"]))
@@ -198,15 +114,11 @@ def part(name, directory, out):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["machine", "kernels", "part"])
+    parser.add_argument("what", choices=["machine", "part"])
     parser.add_argument("arguments", nargs="*")
-    parser.add_argument("--name", default="kernels")
-    parser.add_argument("--step-only", action="store_true")
     args = parser.parse_args()
     if args.what == "machine":
         print(json.dumps(machine(args.arguments[0], args.arguments[-1])))
-    elif args.what == "kernels":
-        print(json.dumps(kernels_json(args.arguments[0], args.name, args.step_only)))
     else:
         sys.exit(1 if part(*args.arguments) else 0)
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Where the device's time goes while Whisper serves: a timeline of every kernel (bench/kernel_trace.cc), cut into steps.
+"""Where the device's time goes while a model serves: a timeline of every kernel (bench/kernel_trace.cc), cut into steps.
 
     gpu_timeline.py --mstar ./mstar --model models/whisper-large-v3 --trace ./libkernel_trace.so [--clients 32] [-- SERVE FLAGS]
-    gpu_timeline.py --read FILE        (a trace that is there already)
+    gpu_timeline.py --read FILE [--model ...]       (a trace that is there already)
 
-Serves the model with random weights, sends requests one after the other and then from --clients at once, and prints: one request's phases with the time
-in which the device did nothing; for the encoder and for a decoder's step at 1 and at most rows, each kernel's number, time and the gap in front of it.
+Serves the model with random weights, sends requests one after the other and then from --clients at once, and prints for the commonest steps each kernel's
+number, time and the gap in front of it: of a language model those of answers at 1 and at most rows and those with prompts; of Whisper the encoder's and the
+decoder's at 1 and at most rows, and one request's phases with the time in which the device did nothing.
 Kernels are told apart a little slower than they run alone: about 1 us each is the tracer's.
 """
 import argparse
@@ -148,6 +149,26 @@ def report(events, marks):
     table("decoder step, most rows", decode[-12:])
 
 
+def report_text(events):
+    """Steps from one embedding to the next; those with prompts have attention by tiles. Their sizes are told apart by the embedding's grid."""
+    steps = []
+    for event in events:
+        if is_kernel(event) and event[3].startswith("embed"):
+            steps.append([event])
+        elif steps:
+            steps[-1].append(event)
+    by_size = {True: collections.defaultdict(list), False: collections.defaultdict(list)}
+    for step in map(trim, steps):
+        by_size[any(is_kernel(e) and e[3].startswith("attend_tiles") for e in step)][step[0][3]].append(step)
+    for has_prompts, title, number in ((False, "step of answers", 2), (True, "step with prompts", 2)):
+        for size in sorted(by_size[has_prompts], key=lambda size: -len(by_size[has_prompts][size]))[:number]:
+            table("%s, %s" % (title, size), by_size[has_prompts][size][-40:])
+
+
+def is_whisper(model):
+    return json.loads((pathlib.Path(model) / "config.json").read_text()).get("model_type") == "whisper"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mstar", default="./mstar")
@@ -159,7 +180,7 @@ def main():
     parser.add_argument("serve", nargs="*")
     args = parser.parse_args()
     if args.read:
-        report(read(args.read), args.mark)
+        report(read(args.read), args.mark) if is_whisper(args.model) else report_text(read(args.read))
         return
     path = "/tmp/kernel_trace.txt"
     os.environ.update(CUDA_INJECTION64_PATH=str(pathlib.Path(args.trace).resolve()), KERNEL_TRACE=path)
@@ -170,6 +191,13 @@ def main():
     if server.wait_ready() is None:
         server.stop()
         sys.exit("did not start: " + pathlib.Path("/tmp/serve-timeline.log").read_text()[-1500:])
+    if not is_whisper(args.model):
+        for clients, requests in ((1, 2), (args.clients, 3 * args.clients)):
+            row = gpu_bench.load(args.mstar, clients, requests, 0, "256", server.process.pid, "/tmp/timeline.json", clients)
+            print("%d clients, traced: %.0f tok/s" % (clients, row["output_tokens_per_s"]))
+        server.stop()
+        report_text(read(path))
+        return
     bodies = [gpu_bench.form_of(gpu_bench.make_clip(seed), name) for seed in range(8)]
     times, _ = gpu_bench.load_clips(bodies, 1, 8)
     print("alone, traced: latency p50 %.1f ms" % times[len(times) // 2])

@@ -12,42 +12,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import gpu_bench
 import gpu_report
 
-HEAD = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
-
-
-def csv_of(kernels):
-    lines = ["==PROF== Connected", HEAD]
-    lines += ['"%d","1","%s","gpu__time_duration.sum","ns","%s"' % (i, name, ns) for i, (name, ns) in enumerate(kernels)]
-    return lines
-
-
-class Kernels(unittest.TestCase):
-    step = [("mstar::<unnamed>::k%d(float const*, int)" % (i % 50), "1,000.0" if i % 2 else "2500") for i in range(60)]
-    prompt = [("void mstar::(anonymous namespace)::tile<256>(int)", 80000)] * 30 + [("k", 500)] * 3
-
-    def test_names_and_units(self):
-        kernels = gpu_report.read_kernels(csv_of([self.prompt[0], self.step[1]]))
-        self.assertEqual(kernels, [("tile<256>", 80.0), ("k1", 1.0)])
-
-    def test_a_step_and_a_prompt_are_told_apart(self):
-        warm = [("fill", 10)] * 5
-        kernels = gpu_report.read_kernels(csv_of(warm + 3 * self.step + self.prompt + self.step))
-        step, behind = gpu_report.first_step(kernels)
-        self.assertEqual((len(step), len(behind)), (60, 33))
-        found = gpu_report.sums(step)
-        self.assertAlmostEqual(found["us"], 30 * 1.0 + 30 * 2.5)
-        self.assertEqual(found["num_kernels"], 60)
-        self.assertEqual(gpu_report.sums(behind)["kernels"][0], {"name": "tile<256>", "us": 2400.0, "count": 30})
-
-    def test_what_does_not_repeat_is_summed_whole(self):
-        with tempfile.TemporaryDirectory() as directory:
-            path = pathlib.Path(directory) / "k.csv"
-            path.write_text("\n".join(csv_of([("k%d" % i, 1000) for i in range(100)])))
-            report = gpu_report.kernels_json(path, "m")
-            self.assertEqual(report["m, no step found: all"]["num_kernels"], 100)
-            path.write_text("==ERROR== no counters\n")
-            self.assertIn("fault", gpu_report.kernels_json(path, "m")["m"])
-
 
 class Part(unittest.TestCase):
     def test_the_table_is_last_and_the_json_whole(self):

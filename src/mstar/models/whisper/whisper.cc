@@ -243,6 +243,8 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                           .compute = compute,
                                           .max_batch_rows = on_cuda ? kEncoderRows : 1,
                                           .run_ahead = false});  // a context cannot be taken back
+  // listen and prompt; decode. Steps of both are graphs, one of their mixture would not be.
+  const std::vector<decl::CombinedWalks> apart = {{"prompts", {WalkRef(1), WalkRef(2)}}, {"answers", {WalkRef(3)}}};
   out.decoder = d.component(DeviceComponent{.name = "decoder",
                                             .build = build_whisper_decoder(r),
                                             .homes = {"decoder."},
@@ -252,7 +254,8 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                             .max_batch_rows = on_cuda ? 64 : 32,
                                             .max_batch_tokens = on_cuda ? 2048 : 512,
                                             // On the CPU its rules are kept on the host, token by token.
-                                            .run_ahead = on_cuda});
+                                            .run_ahead = on_cuda,
+                                            .combined = on_cuda ? apart : std::vector<decl::CombinedWalks>()});
   return out;
 }
 

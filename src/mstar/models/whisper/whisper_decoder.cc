@@ -107,7 +107,7 @@ class Decoder final : public engine::ComponentBody {
     prompt.row.resources.samples = true;
     prompt.row.results = prompt_results();
     prompt.row.shape_key = kBarePrompt;
-    prompt.max_rows = kEncoderRows;  // they come from its steps
+    prompt.max_rows = 4 * kEncoderRows;  // they come from its steps, of which several may have ended
     engine::CaptureSpec decode;
     decode.row.sources = {{0, &any_token_}, {1, draws_->any_begin()}};
     decode.row.resources.tokens = 1;
