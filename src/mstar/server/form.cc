@@ -150,12 +150,14 @@ std::string body_kind_names(unsigned kinds) {
   return out;
 }
 
-Result<std::unique_ptr<BodyReader>> make_body_reader(std::string_view content_type, std::size_t json_limit_bytes) {
+Result<std::unique_ptr<BodyReader>> make_body_reader(std::string_view content_type, std::size_t json_limit_bytes,
+                                                     std::size_t expected_bytes) {
   const BodyKind kind = body_kind(content_type);
   if (kind == kNoBody) return invalid_request("unknown Content-Type").with_field("Content-Type");
   if (kind == kMultipart) {
     MSTAR_TRY_ASSIGN(std::string boundary, multipart_boundary(content_type));
-    return std::unique_ptr<BodyReader>(std::make_unique<MultipartReader>(std::move(boundary)));
+    return std::unique_ptr<BodyReader>(
+        std::make_unique<MultipartReader>(std::move(boundary), MultipartLimits{}, expected_bytes));
   }
   return std::unique_ptr<BodyReader>(std::make_unique<WholeBodyReader>(kind, json_limit_bytes));
 }

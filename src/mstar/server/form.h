@@ -39,7 +39,9 @@ class BodyReader {
 };
 
 // A reader for that type; a type of no kind, or a malformed boundary, is invalid_request with field "Content-Type".
-Result<std::unique_ptr<BodyReader>> make_body_reader(std::string_view content_type, std::size_t json_limit_bytes);
+// `expected_bytes`: of the body, where they are known.
+Result<std::unique_ptr<BodyReader>> make_body_reader(std::string_view content_type, std::size_t json_limit_bytes,
+                                                     std::size_t expected_bytes = 0);
 // The whole body becomes the only upload, of field "body".
 std::unique_ptr<BodyReader> make_raw_body_reader(std::size_t limit_bytes);
 // "multipart/form-data, application/json" for messages; `kinds` is a set of BodyKind.

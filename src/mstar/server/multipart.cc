@@ -1,6 +1,7 @@
 #include "mstar/server/multipart.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "mstar/server/ascii.h"
 #include "mstar/server/json_text.h"
@@ -9,6 +10,7 @@ namespace mstar::server {
 namespace {
 
 constexpr std::size_t kMaxBoundaryBytes = 70;
+constexpr std::size_t kMostReservedBytes = 256 << 10;
 
 bool is_boundary_char(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
@@ -78,8 +80,10 @@ Result<std::string> multipart_boundary(std::string_view content_type) {
   return boundary;
 }
 
-MultipartReader::MultipartReader(std::string boundary, MultipartLimits limits)
-    : delimiter_("\r\n--" + std::move(boundary)), limits_(limits) {
+MultipartReader::MultipartReader(std::string boundary, MultipartLimits limits, std::size_t expected_bytes)
+    : delimiter_("\r\n--" + std::move(boundary)),
+      limits_(limits),
+      expected_bytes_(std::min(expected_bytes, kMostReservedBytes)) {
   // The first delimiter may begin the body, where no line break comes before it.
   pending_ = "\r\n";
 }
@@ -213,6 +217,7 @@ Status MultipartReader::begin_part(std::string_view headers) {
   const std::string type = lower(std::string_view(part_.content_type));
   part_is_file_ = has_file_name || type.starts_with("application/octet-stream") || type.starts_with("audio/") ||
                   type.starts_with("video/") || type.starts_with("image/");
+  if (part_is_file_) part_.bytes.reserve(std::exchange(expected_bytes_, 0));
   return ok_status();
 }
 

@@ -29,7 +29,8 @@ bool header_parameter(std::string_view header, std::string_view name, std::strin
 // invalid_request (malformed; a named field where one is at fault), exhausted (a limit).
 class MultipartReader final : public BodyReader {
  public:
-  explicit MultipartReader(std::string boundary, MultipartLimits limits = {});
+  // `expected_bytes` of the body, where they are known: the first file gets as much memory at once, up to 256 KiB.
+  explicit MultipartReader(std::string boundary, MultipartLimits limits = {}, std::size_t expected_bytes = 0);
   Status feed(std::string_view bytes) override;
   Result<Form> finish() override;
 
@@ -53,6 +54,7 @@ class MultipartReader final : public BodyReader {
   std::size_t position_ = 0;  // of the first unconsumed byte in pending_
   std::size_t preamble_bytes_ = 0;
   std::size_t field_bytes_ = 0;
+  std::size_t expected_bytes_;
   int num_parts_ = 0;
   bool part_is_file_ = false;
   Upload part_;  // the one being read

@@ -216,7 +216,7 @@ class RequestReader::Parser {
       body_ = make_raw_body_reader(config_.json_limit_bytes);
       return;
     }
-    auto reader = make_body_reader(type, config_.json_limit_bytes);
+    auto reader = make_body_reader(type, config_.json_limit_bytes, head_.content_length.value_or(0));
     if (reader) {
       body_ = std::move(*reader);
     } else {

@@ -19,6 +19,24 @@ constexpr std::int64_t kMinSamples = kMelSampleRate / 10;
 constexpr std::int64_t kHalfWindow = kMelWindowSamples / 2;
 constexpr std::size_t kChunk = 1 << 15;  // samples decoded at a time
 
+// Grows without zeros in what is to be written anyway.
+template <class T>
+struct UnsetAllocator : std::allocator<T> {
+  template <class U>
+  struct rebind {
+    using other = UnsetAllocator<U>;
+  };
+  template <class U>
+  void construct(U* at) noexcept {
+    ::new (static_cast<void*>(at)) U;
+  }
+  template <class U, class... Args>
+  void construct(U* at, Args&&... args) {
+    std::construct_at(at, std::forward<Args>(args)...);
+  }
+};
+using Samples = std::vector<float, UnsetAllocator<float>>;
+
 // ---- audio
 // -------------------------------------------------------------------------------------------------------------
 
@@ -27,7 +45,7 @@ class AudioStage final : public decl::HostStage {
   explicit AudioStage(std::shared_ptr<const WhisperConfig> config) : config_(std::move(config)) {}
 
   struct Window {  // what a window's mels are made of
-    std::vector<float> pcm;
+    Samples pcm;
     std::array<std::int32_t, kWindowFields> fields;
     float maximum;  // of the recording's mels; NaN: of these
     float length_s;
@@ -175,7 +193,7 @@ class AudioStage final : public decl::HostStage {
   std::shared_ptr<const WhisperConfig> config_;
   HostValue file_;
   std::unique_ptr<AudioSource> source_;
-  std::vector<float> samples_;  // [dropped_, num_samples_)
+  Samples samples_;  // [dropped_, num_samples_)
   std::int64_t dropped_ = 0;
   std::int64_t num_samples_ = 0;  // decoded so far
   bool ended_ = false;
