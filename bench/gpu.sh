@@ -58,7 +58,7 @@ bench() {
 
 case $part in
   truth)
-    step cuda_slice 150 "$work/cuda_slice"
+    step cuda_slice 150 "$work/cuda_slice" 64 all checks
     for model in qwen3-0.6b qwen3.5-0.8b; do
       wanted $model && step "truth-$model" 170 "$python" "$truth" --mstar "$work/mstar" --config "$models/$model/config.json" --prompts 3 --every 16 -- \
         --device cuda --weights bf16

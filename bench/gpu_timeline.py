@@ -25,8 +25,13 @@ def read(path):
     """(begin us, end us, what, name) in order of time."""
     out = []
     for line in open(path, errors="replace"):
-        kind, begin, end, rest = line.rstrip("\n").split(" ", 3)
+        fields = line.rstrip("\n").split(" ", 3)
+        if len(fields) < 4 or fields[0] not in ("kernel", "copy", "fill") or not (fields[1] + fields[2]).isdigit():
+            continue  # cut off where the server ended, or where two threads wrote at once
+        kind, begin, end, rest = fields
         if kind == "kernel":
+            if rest.count(" ") < 2:
+                continue
             blocks, threads, name = rest.split(" ", 2)
             out.append((int(begin) / 1e3, int(end) / 1e3, kind, short(name) + " [%s x %s]" % (blocks, threads)))
         else:

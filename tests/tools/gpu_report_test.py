@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The pure parts of bench/gpu_report.py and bench/gpu_bench.py: no GPU, no server."""
+"""The pure parts of bench/gpu_report.py, gpu_bench.py and gpu_timeline.py: no GPU, no server."""
 import contextlib
 import io
 import json
@@ -11,6 +11,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import gpu_bench
 import gpu_report
+import gpu_timeline
 
 
 class Part(unittest.TestCase):
@@ -38,6 +39,16 @@ class Part(unittest.TestCase):
             whole = json.loads((work / "out/bench.json").read_text())
             self.assertEqual(whole["machine"]["binary"], "abc")
             self.assertEqual(whole["results"]["one"]["table"], ["m  1  9 tok/s"])
+
+
+class Timeline(unittest.TestCase):
+    def test_lines_that_were_cut_off_are_left_out(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as trace:
+            trace.write("kernel 3000 5000 32 128 void mstar::embed<float>(Args)\ncopy 1000 2000 4 1\nkernel 60\nkernel 6000 7000 8\n12 13 fill\nfill 8000 9000 64\n")
+            trace.flush()
+            events = gpu_timeline.read(trace.name)
+        self.assertEqual([(begin, end, kind) for begin, end, kind, _ in events], [(1, 2, "copy"), (3, 5, "kernel"), (8, 9, "fill")])
+        self.assertEqual(events[1][3], "embed<float> [32 x 128]")
 
 
 class Floor(unittest.TestCase):
