@@ -51,11 +51,15 @@ ToyServer::ToyServer(const std::string& model, Groups groups, int max_concurrent
   config.models.push_back({.model = model, .node_groups = std::move(groups)});
   config.num_threads = 2;
   config.max_concurrent_requests = max_concurrent_requests;
+  config.stay_awake_us = 300;
   auto runtime = apps::Runtime::build(std::move(config));
   if (!runtime) ADD_FAILURE() << runtime.error().message;
   if (!runtime) std::abort();
   runtime_ = std::move(*runtime);
-  auto http = server::HttpServer::start({.port = 0}, runtime_->frontend());
+  server::ServerConfig served;
+  served.port = 0;
+  served.stays_awake = std::chrono::microseconds(300);
+  auto http = server::HttpServer::start(served, runtime_->frontend());
   if (!http) ADD_FAILURE() << http.error().message;
   if (!http) std::abort();
   http_ = std::move(*http);

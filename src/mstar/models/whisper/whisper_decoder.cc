@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <optional>
-#include <unordered_map>
 
 #include "mstar/engine/component_body.h"
 #include "mstar/models/whisper/whisper_blocks.h"
 #include "mstar/models/whisper/whisper_body.h"
 #include "mstar/models/whisper/whisper_draws.h"
+#include "mstar/models/whisper/whisper_host_draws.h"
 #include "mstar/nn/residual.h"
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/embedding/embedding.h"
@@ -85,8 +85,8 @@ class Decoder final : public engine::ComponentBody {
     }
     demand.resources.tokens = prompt ? static_cast<int>(prompt->host.as<std::int32_t>().size()) : 1;
     demand.resources.restart = prompt != nullptr;
-    demand.resources.samples = !detects(row);
-    if (detects(row)) {
+    demand.resources.samples = !detects(refs_, row);
+    if (detects(refs_, row)) {
       demand.results = {{.slot = 3, .output = 0, .items = static_cast<int>(c_.tokens.languages.size())}};
     } else if (prompt) {
       demand.results = prompt_results();
@@ -183,7 +183,7 @@ class Decoder final : public engine::ComponentBody {
   }
 
   void forget(RequestId request) override {
-    states_.erase(request);
+    host_draws_.forget(request);
     if (draws_) draws_->forget(request);
   }
   std::size_t weight_bytes() const override {
@@ -197,7 +197,7 @@ class Decoder final : public engine::ComponentBody {
     Attention self, cross;
     FeedForward ffn;
   };
-  explicit Decoder(const WhisperRefs& refs) : refs_(refs), c_(*refs.config) {}
+  explicit Decoder(const WhisperRefs& refs) : refs_(refs), c_(*refs.config), host_draws_(refs) {}
 
   nn::Residual::Reader reader_behind(std::size_t layer) const {
     if (layer + 1 == layers_.size()) return {.product = &embedding_, .logits = true, .layer_norm = &norm_};
@@ -209,8 +209,6 @@ class Decoder final : public engine::ComponentBody {
             {.slot = 1, .output = 1, .items = 1},
             {.slot = 2, .output = 2, .items = 1}};
   }
-  // A row that a step is recorded with has no run.
-  bool detects(const RowInputs& row) const { return row.run && row.run->outputs[0] == refs_.language_probs; }
   // Rows of logits on 16 bytes.
   std::int64_t logits_stride() const { return (c_.vocab + 3) / 4 * 4; }
 
@@ -244,48 +242,7 @@ class Decoder final : public engine::ComponentBody {
     MSTAR_TRY(norm_.run(ops, chosen, chosen));
     TensorView logits = ops.temporary(DType::f32, {static_cast<std::int64_t>(picked.size()), c_.vocab});
     MSTAR_TRY(embedding_.run(ops, chosen, logits));
-    return pick(step, logits, last_row, sot_row);
-  }
-
-  Status pick(Forward& step, TensorView logits, const std::vector<int>& last_row, const std::vector<int>& sot_row) {
-    OpContext& ops = step.ops();
-    auto& sampler = static_cast<resource::SamplerPool&>(step.resource(refs_.sampler));
-    const auto& parameters = sampler.rows(step.plan_slot());
-    for (int r = 0; r < step.num_rows(); ++r) {
-      const bool detects_here = detects(step.row(r));
-      const TensorView raw = logits.slice(last_row[r], last_row[r] + 1);
-      if (detects_here) {
-        const TensorView out = step.output(3).slice(step.output_offsets(3)[r], step.output_offsets(3)[r + 1]);
-        MSTAR_TRY(token_probabilities(
-            ops, {.logits = raw, .ids = c_.tokens.languages, .among_ids = true, .out = out.reshaped({1, out.dim(0)})}));
-        continue;
-      }
-      DecodingState& state = states_[step.row(r).request];
-      if (step.row(r).value(refs_.prompt)) {
-        state = {};
-        const int sot = sot_row[r] < 0 ? last_row[r] : sot_row[r];
-        const std::int32_t id[1] = {c_.tokens.no_speech};
-        const TensorView out = step.output(2).slice(step.output_offsets(2)[r], step.output_offsets(2)[r + 1]);
-        MSTAR_TRY(
-            token_probabilities(ops, {.logits = logits.slice(sot, sot + 1), .ids = id, .out = out.reshaped({1, 1})}));
-      }
-      SampleRow row;
-      const resource::SamplerRow& wanted = parameters[static_cast<std::size_t>(r)];
-      row.temperature = wanted.temperature;
-      row.top_k = wanted.top_k;
-      row.top_p = wanted.top_p;
-      row.min_p = wanted.min_p;
-      row.seed = wanted.seed;
-      row.offset = wanted.offset;
-      apply_decoding_rules(state, c_.tokens, ranges_, row);
-      const std::int32_t at = step.output_offsets(0)[r];
-      MSTAR_TRY(sample(ops, {.logits = raw,
-                             .rows = {&row, 1},
-                             .tokens = step.output(0).slice(at, at + 1),
-                             .log_probs = step.output(1).slice(at, at + 1)}));
-      state.push(step.output(0).data<std::int32_t>()[at], c_.tokens);
-    }
-    return ok_status();
+    return host_draws_.draw(step, logits, last_row, sot_row);
   }
 
   // ---- on a GPU
@@ -304,7 +261,7 @@ class Decoder final : public engine::ComponentBody {
   Picked pick_rows(const Forward& step) const {
     Picked out;
     for (int r = 0; r < step.num_rows(); ++r) {
-      if (detects(step.row(r))) {
+      if (detects(refs_, step.row(r))) {
         out.detecting.push_back(r);
         continue;
       }
@@ -414,8 +371,7 @@ class Decoder final : public engine::ComponentBody {
   nn::LayerNorm norm_;
   Tensor positions_;
   nn::Linear embedding_;
-  std::vector<TokenRange> ranges_;
-  std::unordered_map<RequestId, DecodingState> states_;
+  HostDraws host_draws_;
   std::optional<DeviceDraws> draws_;  // on a GPU
   // What captured rows are recorded with.
   Value any_token_ = HostValue::i32(std::vector<std::int32_t>(1));
