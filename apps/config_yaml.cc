@@ -23,8 +23,9 @@ void read_node_group(const YamlNode& node, YamlFaults& faults, NodeGroupConfig& 
   map.texts("walks", out.walks);
   if (map.texts("graph_walks", out.walks) && map.has("walks"))
     faults.add(node, "'walks' and 'graph_walks' are two names of one key; give one");
-  map.integers("ranks", 0, kMaxRank, out.ranks);
-  if (out.ranks.empty() && !faults.any()) faults.add(node, "a node group needs 'ranks', such as [0]");
+  const bool has_ranks = map.has("ranks");
+  if (map.integers("ranks", 0, kMaxRank, out.ranks) ? out.ranks.empty() : !has_ranks)
+    faults.add(node, "a node group needs 'ranks', such as [0]");
   map.integer("tp_size", 1, 64, out.tp_size);
   map.integer("sp_size", 1, 64, out.sp_size);
   map.finish();

@@ -113,9 +113,11 @@ Status check_fragments(const graph::CompiledModel& model, const std::vector<Node
                    std::to_string(replicas[g][at[g]].front());
       return bad_model(placed.error().message + "\n  with " + where);
     }
-    if (!next_choice(replicas, at)) break;
+    if (!next_choice(replicas, at)) return ok_status();
   }
-  return ok_status();
+  return bad_model("the node groups have more than " + std::to_string(kMaxChoices) +
+                   " ways to combine replicas that differ, too many to check them all; give groups that work for one "
+                   "request the same ranks, or fewer");
 }
 
 }  // namespace mstar::apps

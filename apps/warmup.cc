@@ -48,7 +48,8 @@ std::vector<std::size_t> counts_of(const Frontend& frontend, const std::string& 
 // Copies that were submitted, oldest first, and the first failure among those that ended.
 class Copies {
  public:
-  explicit Copies(Frontend& frontend) : frontend_(frontend) {}
+  // Of request `index` of the list.
+  Copies(Frontend& frontend, std::size_t index) : frontend_(frontend), index_(index) {}
 
   void submit(const decl::ApiRequest& request, const std::string& name) {
     for (int num_tries = 0;; ++num_tries) {
@@ -75,7 +76,7 @@ class Copies {
 
  private:
   void note(const std::string& name, Error error) {
-    if (first_.ok()) first_ = std::move(error).in(name);
+    if (first_.ok()) first_ = std::move(error).in("warmup request " + std::to_string(index_ + 1) + " (" + name + ")");
   }
   void wait_for_oldest() {
     const auto [name, sink] = std::move(running_.front());
@@ -84,6 +85,7 @@ class Copies {
   }
 
   Frontend& frontend_;
+  const std::size_t index_;
   std::deque<std::pair<std::string, std::shared_ptr<WaitingSink>>> running_;
   Status first_ = ok_status();
 };
@@ -92,12 +94,12 @@ Status run_one(Frontend& frontend, std::size_t index, decl::ApiRequest request, 
                const std::vector<std::size_t>& counts) {
   const auto [fewest, most] = std::minmax_element(counts.begin(), counts.end());
   if (*fewest != *most) {
-    Copies solo(frontend);
+    Copies solo(frontend, index);
     request.replica = 0;
     solo.submit(request, name_of(index, "solo"));
     MSTAR_TRY(solo.finish());
   }
-  Copies copies(frontend);
+  Copies copies(frontend, index);
   const std::size_t num_copies = std::max(static_cast<std::size_t>(concurrency), *most);
   for (std::size_t i = 0; i < num_copies; ++i) {
     request.replica = static_cast<std::uint32_t>(i);

@@ -77,6 +77,10 @@ case $part in
     wanted qwen3.5-0.8b && bench phases-qwen3.5-0.8b 120 --run qwen3.5-0.8b:1,32,64 --seconds 8 --phases
     wanted whisper-large-v3 && bench phases-whisper-large-v3 100 --run whisper-large-v3:1,32 --seconds 8 --phases
     trace=$(at libkernel_trace.so ../build/cuda/bench/libkernel_trace.so)
+    if [ ! -f "$trace" ]; then
+      echo 'libkernel_trace.so is not here (CUPTI was not there when the binary was built): no kernel times' > "$work/kernels.log"
+      printf 'kernels\t0\t0\n' >> "$work/steps.tsv"
+    fi
     for model in qwen3.5-0.8b whisper-large-v3; do
       wanted $model && [ -f "$trace" ] && step "kernels-$model" 90 "$python" "$here/gpu_timeline.py" --mstar "$work/mstar" --model "$models/$model" --trace "$trace" -- --device cuda &&
         cat "$work/kernels-$model.log"

@@ -2,7 +2,7 @@
 """Where the device's time goes while a model serves: a timeline of every kernel (bench/kernel_trace.cc), cut into steps.
 
     gpu_timeline.py --mstar ./mstar --model models/whisper-large-v3 --trace ./libkernel_trace.so [--clients 32] [-- SERVE FLAGS]
-    gpu_timeline.py --read FILE [--model ...]       (a trace that is there already)
+    gpu_timeline.py --read FILE --model ...         (a trace that is there already)
 
 Serves the model with random weights, sends requests one after the other and then from --clients at once, and prints for the commonest steps each kernel's
 number, time and the gap in front of it: of a language model those of answers at 1 and at most rows and those with prompts; of Whisper the encoder's and the
@@ -201,7 +201,10 @@ def main():
             row = gpu_bench.load(args.mstar, clients, requests, 0, "256", server.process.pid, "/tmp/timeline.json", clients)
             print("%d clients, traced: %.0f tok/s" % (clients, row["output_tokens_per_s"]))
         server.stop()
-        report_text(read(path))
+        events = read(path)
+        if not events:
+            sys.exit("the trace is empty: " + pathlib.Path("/tmp/serve-timeline.log").read_text()[-600:])
+        report_text(events)
         return
     bodies = [gpu_bench.form_of(gpu_bench.make_clip(seed), name) for seed in range(8)]
     times, _ = gpu_bench.load_clips(bodies, 1, 8)

@@ -124,7 +124,7 @@ class Warmup(Case):
                              warmup_requests=[{"text": "Hello"}, {"text": "Hello", "model_kwargs": {"temperature": -3}}])
         result = self.call("serve", config, "--port", "0")
         self.assertEqual(result.returncode, 1)
-        self.assertRegex(result.stderr, r"warmup-1\.0: .*temperature")
+        self.assertRegex(result.stderr, r"warmup request 2 \(warmup-1\.0\): .*temperature")
 
 
 if __name__ == "__main__":

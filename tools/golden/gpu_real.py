@@ -43,7 +43,7 @@ def transcripts(args, *flags):
 def compared(name, on_cpu, on_gpu, must):
     same = sum(a == b for a, b in zip(on_cpu, on_gpu))
     shared = sum(len(a) if a == b else next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b))) for a, b in zip(on_cpu, on_gpu))
-    wrong = must and same < len(on_cpu)
+    wrong = must and (not on_cpu or same < len(on_cpu))
     print("%-44s %d of %d texts are the CPU's, %d of %d characters before the first difference%s" % (
         name, same, len(on_cpu), shared, sum(map(len, on_cpu)), "   WRONG" if wrong else ""), flush=True)
     return wrong
@@ -57,6 +57,8 @@ def main():
     parser.add_argument("--clips")
     parser.add_argument("--tokens", type=int, default=64)
     args = parser.parse_args()
+    if not (args.text or args.whisper) or (args.whisper and not args.clips):
+        parser.error("give --text, or --whisper with --clips")
     wrong = False
     for name, model, run in (("answers", args.text, answers), ("transcripts", args.whisper, transcripts)):
         if not model:

@@ -104,8 +104,8 @@ class Forward {
   virtual int num_rows() const = 0;
   virtual const RowInputs& row(int r) const = 0;
   virtual const RowDemand& demand(int r) const = 0;
-  // False: the step runs a part of the row's sequence that does not end it (chunked_prefill). The row has no items in
-  // any output slot then, and must not be sampled.
+  // False: the step runs a part of the row's sequence that does not end it (chunked_prefill). In an eager step the
+  // row has no items in any output slot then, and must not be sampled; in a packed one (CaptureSpec) both are nobody's.
   bool row_ends(int r) const { return demand(r).resources.ends; }
   // The rows' items of an input slot; offsets [num_rows + 1] on the host.
   virtual TensorView input(int slot) const = 0;

@@ -123,7 +123,7 @@ Status Engine::allocate_static_memory(int max_rows) {
       // Items past those that a packed step brings are read too.
       device_.fill_zero(block.data(), bytes, device_.default_stream());
       memory.inputs.push_back(std::move(block));
-      memory.first_padding_item.push_back(most);
+      memory.padding.emplace_back();
     }
     std::array<std::size_t, kNumGroups> bytes = {};
     for (const CaptureSpec& spec : captures_) {
@@ -211,6 +211,10 @@ std::vector<Bucket> Engine::buckets_of(const CaptureSpec& spec, const std::vecto
     return out;
   }
   std::vector<int> tokens = spec_.capture.tokens;  // they grow
+  // Up to the longest step there can be, in the list's last stride where it ends before.
+  if (tokens.size() > 1)
+    for (const int stride = tokens.back() - tokens[tokens.size() - 2]; tokens.back() < most;)
+      tokens.push_back(std::min(most, tokens.back() + stride));
   if (!tokens.empty() && tokens.back() > most) tokens.push_back(most);
   std::sort(tokens.rbegin(), tokens.rend());
   for (const int each : tokens)

@@ -172,18 +172,20 @@ Status Engine::gather(Step& step) {
     const std::size_t real_bytes = static_cast<std::size_t>(real_items) * item_bytes(spec);
     // Static memory keeps the padding of earlier steps: only what they overwrote is padded again.
     std::int64_t padded = 0;
-    std::int64_t* const first_padding = step.bucket ? &memory.first_padding_item[s] : nullptr;
+    SlotMemory::Padding* const held = step.bucket ? &memory.padding[s] : nullptr;
     std::size_t done = 0;
     for (const Source& each : from) {
       const bool is_padding = done >= real_bytes && step.bucket.has_value();
       done += each.bytes;
-      if (is_padding && real_items + padded >= *first_padding) break;
+      if (is_padding && items <= held->end && real_items + padded >= held->begin) break;
       gatherer.add(each);
       if (is_padding) padded += static_cast<std::int64_t>(each.bytes / item_bytes(spec));
     }
     gatherer.flush();
     staging = gatherer.staging();
-    if (first_padding && items >= *first_padding) *first_padding = real_items;
+    if (!held || (items == real_items && items <= held->begin)) continue;  // no padding was written, or overwritten
+    const bool meets = items >= held->begin && items <= held->end;
+    *held = {real_items, meets ? held->end : items};
   }
   return ok_status();
 }

@@ -53,8 +53,11 @@ struct SlotMemory {
   std::unique_ptr<Event> done;           // the step ran, and the host has what it reads of it
   std::unique_ptr<Event> uploaded, ran;  // what orders the device's streams
   // Of captured steps, sized to the largest bucket; empty when nothing is captured.
-  std::vector<StaticBlock> inputs;               // per input slot
-  std::vector<std::int64_t> first_padding_item;  // per input slot: from here on the block holds padding
+  std::vector<StaticBlock> inputs;  // per input slot
+  struct Padding {
+    std::int64_t begin = 0, end = 0;  // items that hold padding
+  };
+  std::vector<Padding> padding;  // per input slot
   std::array<StaticBlock, kNumGroups> outputs;
 };
 

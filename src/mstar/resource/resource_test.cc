@@ -342,6 +342,32 @@ TEST_F(ResourceTest, SamplerParametersAreWhatThePlanSays) {
   EXPECT_EQ(refused.error().code, Code::invalid_request);
 }
 
+// In a packed step each row has its place, but of one that is not sampled only that.
+TEST_F(ResourceTest, RowsOfAPackedStepThatAreNotSampledBringNoLists) {
+  auto made = SamplerPool::create({.name = "s"}, kLimits, *device_, true);
+  ASSERT_TRUE(made);
+  SamplerPool& pool = **made;
+  decl::RequestParams params;
+  params.sampling.temperature = 0.5;
+  const int num_biases = kLimits.max_rows * kMaxSampleListWords;  // twice what a step has room for
+  for (std::int32_t i = 0; i < num_biases; ++i)
+    params.sampling.logit_bias.insert(params.sampling.logit_bias.end(), {i, 1.0f});
+  ASSERT_TRUE(pool.add_request(RequestId(1), params));
+  params.sampling.logit_bias.clear();
+  ASSERT_TRUE(pool.add_request(RequestId(2), params));
+  const StepRow part = row(1, {}), whole = row(2, {.samples = true});
+  StepRows step;
+  step.packed = true;
+  for (const StepRow& each : {part, whole}) {
+    ASSERT_TRUE(pool.admit(each));
+    step.add(each);
+  }
+  ASSERT_TRUE(pool.plan(step, {}));
+  const SampleParametersView view = pool.parameters(0);
+  EXPECT_EQ(view.rows[0].biases.count, 0);
+  EXPECT_EQ(view.rows[1].temperature, 0.5f);
+}
+
 TEST_F(ResourceTest, StateIsZeroedWhenClaimedAndForked) {
   auto made = StateSlots::create("s", {{"x", {2}, DType::f32}, {"y", {1}, DType::i32}}, 2, kLimits, *device_);
   ASSERT_TRUE(made);

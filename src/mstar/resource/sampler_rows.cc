@@ -101,7 +101,9 @@ Status SamplerPool::plan(const StepRows& rows, Stream stream) {
     SamplerRow& planned = out.emplace_back(request.row);
     if (row.demand.samples) --planned.offset;  // admit has advanced it past this row's draw
     planned.needs_more_tokens = static_cast<std::int64_t>(planned.offset) < request.min_tokens;
-    if (!write(row, planned, &request))
+    // A row that is not sampled has a place in packed steps alone; what is drawn for it is nobody's, so its lists stay
+    // out.
+    if (!write(row, planned, row.demand.samples ? &request : nullptr))
       return internal_error("a request's penalties grew past what '" + spec_.name + "' plans after it was admitted");
   }
   if (for_device) arrays->upload(writer.num_list_words(), stream);

@@ -340,7 +340,7 @@ void Worker::finish_removal(Live& live) {
     std::erase_if(lane.queue, [&](const Pending& each) { return each.request == request; });
   }
   requests_.erase(request);
-  stay_awake();
+  if (requests_.empty()) stay_awake();
   unblock_lanes();
   stats_stale_ = true;
   tell_conductor(wire::Removed{request, options_.id});

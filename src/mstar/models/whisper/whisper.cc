@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "mstar/base/check.h"
 #include "mstar/models/whisper/whisper_body.h"
 #include "mstar/models/whisper/whisper_stages.h"
 
@@ -221,6 +222,9 @@ void declare_listening(Decl& d, const WhisperRefs& r, std::shared_ptr<const MelP
   }
 }
 
+// By the order of their declarations below: components are declared before them.
+constexpr WalkRef kListen(1), kPrompt(2), kDecode(3);
+
 WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_ptr<const MelPlan> plan) {
   WhisperComponents out;
   const bool on_cuda = r.config->on_cuda();
@@ -244,7 +248,7 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                           .max_batch_rows = on_cuda ? kEncoderRows : 1,
                                           .run_ahead = false});  // a context cannot be taken back
   // listen and prompt; decode. Steps of both are graphs, one of their mixture would not be.
-  const std::vector<decl::CombinedWalks> apart = {{"prompts", {WalkRef(1), WalkRef(2)}}, {"answers", {WalkRef(3)}}};
+  const std::vector<decl::CombinedWalks> apart = {{"prompts", {kListen, kPrompt}}, {"answers", {kDecode}}};
   out.decoder = d.component(DeviceComponent{.name = "decoder",
                                             .build = build_whisper_decoder(r),
                                             .homes = {"decoder."},
@@ -288,6 +292,8 @@ void declare_walks(Decl& d, const WhisperRefs& r, const WhisperPorts& ports, con
                   Run{in.segment,
                       {r.window, w.language, r.first, r.first_score, r.no_speech, r.token, r.score, ports.length},
                       {ports.segments, w.next, w.history, ports.about}}}});
+  MSTAR_CHECK(w.listen == kListen && w.prompt == kPrompt && w.decode == kDecode,
+              "the walks whose rows share steps are others than their components say");
   w.close = d.walk("close", Run{in.segment,
                                 {r.window, w.language, r.first, r.first_score, r.no_speech, ports.length},
                                 {ports.segments, w.next, w.history, ports.about}});
