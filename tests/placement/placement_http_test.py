@@ -113,7 +113,7 @@ class Warmup(Case):
         for routing in ("least_loaded", "random"):
             for places in ({"max_concurrent_requests": 8}, {"max_concurrent_requests": 1, "max_queued_requests": 0}):
                 server = self.serve(node_groups=[group(["decoder"], [0, 1, 2])], routing=routing,
-                                    warmup_requests=[{"text": "Hello", "model_kwargs": {"max_tokens": 3}}], **places)
+                                    warmup_requests=[{"text": "Hello", "model_kwargs": {"max_tokens": 3, "temperature": 0, "ignore_eos": True}}], **places)
                 metrics = server.wait_for(lambda m: min(steps(m, r) for r in range(3)) >= 3)
                 self.assertEqual([steps(metrics, r) for r in range(3)], [3, 3, 3])  # a prompt and two tokens on each
                 self.assertEqual(metrics['mstar_requests_total{outcome="finished"}'], 3)
