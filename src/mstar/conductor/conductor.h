@@ -28,8 +28,7 @@
 
 namespace mstar::conductor {
 
-// Components that are placed together: `replicas` are the workers that each run all of them, or lead those that work in
-// step.
+// Components that are placed together: `replicas` are the workers that each run all of them.
 struct NodeGroup {
   std::string name;
   std::vector<decl::ComponentRef> components;

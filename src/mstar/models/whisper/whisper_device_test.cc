@@ -123,6 +123,32 @@ TEST_F(DummyWhisper, DeclaresCapturedStepsForAGpuAndTheHostsMels) {
 }
 
 // In one run what the audio stage and the features of its window are, rounded to what the encoder takes.
+// What a worker's thread makes in a moment: plain samples of one window.
+TEST_F(DummyWhisper, APlainShortRecordingIsBrief) {
+  auto plan = MelPlan::make(80);
+  ASSERT_TRUE(plan);
+  const auto made = source(small_config(), Backend::cpu);
+  ASSERT_TRUE(made);
+  auto read = WhisperConfig::read(*made);
+  ASSERT_TRUE(read);
+  const auto config = std::make_shared<const WhisperConfig>(std::move(*read));
+  const auto stage = make_window_stage(config, std::make_shared<const MelPlan>(std::move(*plan)),
+                                       std::make_shared<FeatureBuffers>(80, 100 * sizeof(float)));
+  const auto is_brief = [&](HostValue file) {
+    decl::HostInputs inputs;
+    inputs.ports = {{std::move(file)}, {HostValue::i32(std::vector<std::int32_t>{0})}};
+    return stage->is_brief(inputs);
+  };
+  EXPECT_TRUE(is_brief(wav(16000)));
+  EXPECT_TRUE(is_brief(wav(30 * 16000)));
+  EXPECT_FALSE(is_brief(wav(31 * 16000))) << "heard whole for its maximum";
+  std::string coded(wav(16000).text());
+  coded[20] = 7;
+  EXPECT_FALSE(is_brief(HostValue::blob(coded))) << "mu-law: twice as long as its bytes say";
+  EXPECT_FALSE(is_brief(HostValue::blob(coded.substr(0, 30))));
+  EXPECT_FALSE(is_brief(HostValue::blob("fLaC")));
+}
+
 TEST_F(DummyWhisper, AHostStageMakesTheMelsOfAWindow) {
   auto plan = MelPlan::make(80);
   ASSERT_TRUE(plan);

@@ -9,6 +9,7 @@
 
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/media/audio_source.h"
+#include "mstar/media/wav_layout.h"
 #include "mstar/models/whisper/whisper_body.h"
 #include "mstar/ops/mel/mel.h"
 
@@ -213,18 +214,13 @@ class WindowStage final : public decl::HostStage {
   // What costs no more than to convert and to resample one window: plain samples, for a longer recording is heard whole
   // for its maximum, and compressed audio is many times its bytes.
   bool is_brief(const decl::HostInputs& inputs) const override {
-    constexpr std::size_t kMostBytes = 1 << 20, kHeaderBytes = 36;
-    constexpr std::uint32_t kPlainSamples = 1, kMostSeconds = 30;
-    const std::string_view file = inputs.ports[0].front().text();
-    if (file.size() > kMostBytes || file.size() < kHeaderBytes) return false;
-    if (!file.starts_with("RIFF") || file.substr(8, 8) != "WAVEfmt ") return false;
-    const auto number = [&](std::size_t at, std::size_t num_bytes) {
-      std::uint32_t value = 0;
-      for (std::size_t i = 0; i < num_bytes; ++i)
-        value |= static_cast<std::uint32_t>(static_cast<unsigned char>(file[at + i])) << 8 * i;
-      return value;
-    };
-    return number(20, 2) == kPlainSamples && file.size() <= std::uint64_t{kMostSeconds} * number(28, 4);
+    constexpr std::size_t kMostBytes = 1 << 20;
+    constexpr std::uint64_t kPlainSamples = 1, kMostSeconds = 30;
+    const HostValue& file = inputs.ports[0].front();
+    if (file.bytes().size() > kMostBytes) return false;
+    const auto layout = read_wav_layout(*memory_bytes(file.bytes(), file.owner()));
+    return layout && layout->format_tag == kPlainSamples &&
+           layout->available_bytes <= kMostSeconds * layout->rate_hz * layout->block_bytes;
   }
 
   Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
