@@ -108,8 +108,9 @@ void run_parts(Report& report, Device& cuda, int num_tokens, std::string_view na
   check_worker(report, cuda, num_tokens);
 }
 
-int run(int num_tokens, std::string_view part, bool timed) {
+int run(int num_tokens, std::string_view part, bool timed, bool small) {
   Report report;
+  report.small = small;
   report.section("machine");
   std::printf("host: %s\n", make_cpu_device()->description().c_str());
   auto cuda = make_cuda_device(0);
@@ -129,10 +130,11 @@ int run(int num_tokens, std::string_view part, bool timed) {
 }  // namespace
 }  // namespace mstar::bench
 
-// Arguments: tokens per request of the timing (default 300); a part (kParts) or all; "checks" for no times, as beside
-// compute-sanitizer.
+// Arguments: tokens per request of the timing (default 300); a part (kParts) or all; "checks" for no times, "small" for
+// no large cases either, as beside compute-sanitizer.
 int main(int argc, char** argv) {
   const int num_tokens = argc > 1 ? std::atoi(argv[1]) : 300;
-  const bool timed = argc <= 3 || std::string_view(argv[3]) != "checks";
-  return mstar::bench::run(std::min(std::max(num_tokens, 64), 480), argc > 2 ? argv[2] : "", timed);
+  const std::string_view extent = argc > 3 ? argv[3] : "";
+  const bool small = extent == "small", timed = !small && extent != "checks";
+  return mstar::bench::run(std::min(std::max(num_tokens, 64), 480), argc > 2 ? argv[2] : "", timed, small);
 }

@@ -59,6 +59,7 @@ class Prober {
     worst_ = 0;
   }
   void check(const LinearProbe& p) {
+    if (!report_.takes(p.m * p.n * p.k)) return;
     const Values values(p);
     const auto got = run(true, p, values, 0, p.m), expected = run(false, p, values, 0, p.m);
     double largest = 0, squares = 0, norm = 0;
@@ -197,6 +198,7 @@ void check_gated(Report& report, Device& cuda) {
   for (const DType to : {DType::bf16, DType::f32}) {
     for (const auto& [f, k] : {std::pair{40, 72}, {3584, 1024}, {100, 520}}) {
       for (const std::int64_t m : {1, 8, 20, 64, 130}) {
+        if (!report.takes(m * f * k)) continue;
         const auto x = drawn(DType::bf16, m * k, 1);
         const auto w = drawn(DType::bf16, 2 * f * k, 2, 1.0 / std::sqrt(static_cast<double>(k)));
         const auto run = [&](Device& device, DType in, DType out_dtype) -> Result<std::vector<float>> {
@@ -244,8 +246,9 @@ void check_linear_products(Report& report, Device& cuda) {
   check_shapes(prober);
   prober.sum_up("linear: shapes of models");
   check_gated(report, cuda);
-  for (const auto& [n, k] : {std::pair{1024, 2048}, {520, 1096}})
-    prober.check_one_order({.m = 150, .n = n, .k = k, .bias = true, .activation = Activation::silu});
+  for (const auto& [n, k] : {std::pair{1024, 2048}, {520, 1096}, {136, 72}})
+    if (report.takes(std::int64_t{150} * n * k))
+      prober.check_one_order({.m = 150, .n = n, .k = k, .bias = true, .activation = Activation::silu});
 }
 
 }  // namespace mstar::bench

@@ -138,6 +138,23 @@ void check_gates(Twins& twins) {
   }
 }
 
+// Positions on three axes that pairs take turns in, or on one.
+struct Positions {
+  std::int64_t axes = 1, tokens = 0, pairs = 0;
+  std::vector<std::int32_t> values, pair_axes;
+  Positions(std::int64_t num_axes, std::int64_t num_tokens, std::int64_t num_pairs)
+      : axes(num_axes), tokens(num_tokens), pairs(num_pairs) {
+    for (std::int64_t i = 0; i < axes * tokens; ++i) values.push_back(static_cast<std::int32_t>(i * 1237 % 40000));
+    for (std::int64_t i = 0; i < pairs; ++i) pair_axes.push_back(static_cast<std::int32_t>(i % axes));
+  }
+  TensorView in(Place& place) const {
+    TensorView view = place.i32(values);
+    if (axes > 1) view = view.reshaped({axes, tokens});
+    return view;
+  }
+  TensorView axes_in(Place& place) const { return axes > 1 ? place.i32(pair_axes) : TensorView{}; }
+};
+
 void check_rope(Twins& twins) {
   struct Case {
     std::int64_t tokens, heads, head_dim, pairs, head_stride;
@@ -151,16 +168,17 @@ void check_rope(Twins& twins) {
       std::vector<float> frequencies;
       for (std::int64_t i = 0; i < c.pairs; ++i)
         frequencies.push_back(std::pow(1e6f, -static_cast<float>(i) / static_cast<float>(c.pairs)));
-      std::vector<std::int32_t> positions;
-      for (std::int64_t t = 0; t < c.tokens; ++t) positions.push_back(static_cast<std::int32_t>(t * 1237 % 40000));
-      for (const bool interleaved : {false, true})
-        twins.run(
-            [&](OpContext& ops, Place& place) {
-              const TensorView all = place.in_out(dtype, x, {c.tokens, width});
-              return rope(ops, {heads_of(all, 0, {c.tokens, c.heads, c.head_dim}, width, c.head_stride),
-                                place.i32(positions), place.f32(frequencies, {c.pairs}), interleaved, 1.2f});
-            },
-            difference);
+      for (const std::int64_t axes : {1, 3})
+        for (const bool interleaved : {false, true})
+          twins.run(
+              [&](OpContext& ops, Place& place) {
+                const Positions positions(axes, c.tokens, c.pairs);
+                const TensorView all = place.in_out(dtype, x, {c.tokens, width});
+                return rope(
+                    ops, {heads_of(all, 0, {c.tokens, c.heads, c.head_dim}, width, c.head_stride), positions.in(place),
+                          place.f32(frequencies, {c.pairs}), interleaved, 1.2f, positions.axes_in(place)});
+              },
+              difference);
     }
     twins.judge("rope " + std::string(dtype_name(dtype)), difference, tolerance_of(dtype, 2e-6), relative_of(dtype));
   }
@@ -214,11 +232,10 @@ void check_prepare(Twins& twins) {
       std::vector<float> frequencies;
       for (std::int64_t i = 0; i < c.pairs; ++i)
         frequencies.push_back(std::pow(1e6f, -static_cast<float>(i) / static_cast<float>(c.pairs)));
-      std::vector<std::int32_t> positions;
-      for (std::int32_t t = 0; t < tokens; ++t) positions.push_back(t < 20 ? t + 3 : t - 20);
-      for (const bool with_norms : {false, true})
+      for (const int form : {0, 1, 2, 3})
         twins.run(
             [&](OpContext& ops, Place& place) -> Status {
+              const bool with_norms = form % 2 != 0;
               QkvPrepareArgs args;
               args.kv.keys = place.poisoned(DType::f32, {5, 16, kv_heads, c.head_dim});
               args.kv.values = place.poisoned(DType::f32, {5, 16, kv_heads, c.head_dim});
@@ -239,7 +256,9 @@ void check_prepare(Twins& twins) {
                 args.k_weight = place.f32(draw(c.head_dim, 4, 0.1f), {c.head_dim});
               }
               args.weight_offset = 0.5f;
-              args.positions = place.i32(positions);
+              const Positions positions(form < 2 ? 1 : 3, tokens, c.pairs);
+              args.positions = positions.in(place);
+              args.pair_axes = positions.axes_in(place);
               args.inverse_frequencies = place.f32(frequencies, {c.pairs});
               args.interleaved = c.heads == 4;
               MSTAR_TRY(qkv_prepare(ops, args));

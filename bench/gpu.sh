@@ -59,8 +59,8 @@ bench() {
 case $part in
   truth)
     step cuda_slice 150 "$work/cuda_slice" 64 all checks
-    for model in qwen3-0.6b qwen3.5-0.8b; do
-      wanted $model && step "truth-$model" 170 "$python" "$truth" --mstar "$work/mstar" --config "$models/$model/config.json" --prompts 3 --every 16 -- \
+    for model in qwen3-0.6b qwen3.5-0.8b qwen2.5-0.5b llama-3.2-1b; do
+      wanted $model && step "truth-$model" 100 "$python" "$truth" --mstar "$work/mstar" --config "$models/$model/config.json" --prompts 3 --every 16 -- \
         --device cuda --weights bf16
     done
     wanted whisper-large-v3 && [ -f "$whisper_truth" ] && step truth-whisper-large-v3 200 "$python" "$whisper_truth" --mstar "$work/mstar" \
@@ -72,6 +72,11 @@ case $part in
     wanted whisper-large-v3 && bench whisper-large-v3 140 --run whisper-large-v3:1,32 --seconds 15 --peer transformers
     wanted qwen3.5-9b && bench qwen3.5-9b 110 --run qwen3.5-9b:64 --seconds 15
     wanted qwen3.5-0.8b && bench qwen3.5-0.8b-16-512 90 --run qwen3.5-0.8b:32,64 --seconds 15 --output 16-512
+    others=()
+    for run in qwen2.5-0.5b:32 qwen3-0.6b:32 llama-3.2-1b:32 whisper-{tiny,base,small,medium,large-v3-turbo}:1,32; do
+      wanted "${run%%:*}" && others+=(--run "$run")
+    done
+    [ ${#others[@]} -gt 0 ] && bench others 150 "${others[@]}" --seconds 3
     ;;
   profile)
     wanted qwen3.5-0.8b && bench phases-qwen3.5-0.8b 120 --run qwen3.5-0.8b:1,32,64 --seconds 8 --phases

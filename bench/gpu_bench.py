@@ -170,6 +170,8 @@ def run_whisper(model, clients, seconds, ready, rows, raw):
             delta.get("mstar_step_allocations_total", -1), delta.get("mstar_host_syncs_total", -1), delta.get("mstar_rows_ahead_total", -1), ready,
             first[0])))
         print(*rows[-1], flush=True)
+
+
 def greedy_hash(model):
     """Of the text that the server gives to one seeded prompt."""
     chance = random.Random(11)
@@ -306,6 +308,15 @@ def main():
     print("\nmodel  clients  result")
     for row in rows:
         print("  ".join(row))
+    # What was not warm, or did not run at all, is no measurement.
+    cold = ["%s: %d steps ran eagerly, %d allocated" % (name, row["counters"].get("mstar_eager_steps_total", 0), row["counters"].get("mstar_step_allocations_total", 0))
+            for name, row in raw.items() if isinstance(row, dict) and "counters" in row and
+            (row["counters"].get("mstar_eager_steps_total") or row["counters"].get("mstar_step_allocations_total"))]
+    failed = [model for model, clients, _ in rows if clients == "-"]
+    if "cpu" not in args.serve and cold:
+        sys.exit("not valid: " + "; ".join(cold))
+    if failed:
+        sys.exit("did not run: " + ", ".join(failed))
 
 
 if __name__ == "__main__":

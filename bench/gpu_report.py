@@ -42,8 +42,13 @@ def machine(mstar, run_as):
 
 
 def floor_ms(config, rows, context):
-    """Of a decode step: what it must read and write at the device's copy rate. Weights in bfloat16 once; of each row its keys and values
-    in bfloat16, and the recurrent state in float32 read and written."""
+    """Of a decode step: what it must read and write at the device's copy rate."""
+    return sum(floor_parts_us(config, rows, context).values()) / 1e3
+
+
+def floor_parts_us(config, rows, context):
+    """The same by part: weights in bfloat16 once; of each row its keys and values in bfloat16, and the recurrent state in float32 read and
+    written. What small kernels and draws move is counted with nobody: it fits in caches."""
     hidden, layers = config["hidden_size"], config["num_hidden_layers"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim") or hidden // heads
@@ -58,7 +63,8 @@ def floor_ms(config, rows, context):
         weights += (layers - num_full) * hidden * (2 * keys + 3 * values + 2 * config["linear_num_value_heads"])
         state_bytes = 2 * 4 * (layers - num_full) * values * config["linear_key_head_dim"]
     kv_bytes = 2 * num_full * 2 * kv_heads * head_dim * context
-    return (2 * weights + rows * (state_bytes + kv_bytes)) / COPY_BYTES_PER_US / 1e3
+    parts = {"products": 2 * weights, "delta rule": rows * state_bytes, "attention": rows * kv_bytes}
+    return {part: moved / COPY_BYTES_PER_US for part, moved in parts.items()}
 
 
 # ---- phases

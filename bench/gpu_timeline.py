@@ -19,6 +19,7 @@ import statistics
 import sys
 
 import gpu_bench
+import gpu_report
 
 
 def read(path):
@@ -106,6 +107,34 @@ def table(title, steps, top=22):
             value / n, gaps[name] / n, count[name] / n, value / count[name], gaps[name] / count[name], spent[name] / count[name], name))
 
 
+# The parts that a step of a language model is told by, each with the kernels that it is made of. Others are small ones.
+PARTS = (("products", r"stream_weight|linear_rows|finish_rows|fold|gemm|gemv|nvjet|cutlass|splitK|cublas"),
+         ("delta rule", r"^mix|^convolve|^gates|^scan<|^follow|^prepare<[^,]*> "),
+         ("attention", r"^attend|^append|^store|^rotate|^prepare<"),
+         ("draws", r"^draw_rows|^take_largest|^scan_parts|^report|^weigh_tokens|^softmax_rows"))
+
+
+def part_of(event):
+    return next((part for part, names in PARTS if is_kernel(event) and re.search(names, event[3])), "small kernels")
+
+
+def print_parts(steps, config, rows, context):
+    """What each part adds to a step and the gaps between kernels, beside what its bytes take at the device's copy rate."""
+    floors = gpu_report.floor_parts_us(config, rows, context)
+    spent, gaps = collections.Counter(), 0.0
+    for step in steps:
+        until = step[0][0]
+        for event in step:
+            begin, end = event[:2]
+            gaps += max(0.0, begin - until)
+            spent[part_of(event)] += max(0.0, end - max(begin, until))
+            until = max(until, end)
+    n = len(steps)
+    total = (sum(spent.values()) + gaps) / n
+    print("   by part, us (floor): " + "  ".join("%s %.0f (%.0f)" % (part, value / n, floors.get(part, 0)) for part, value in spent.most_common()) +
+          "  gaps %.0f  all %.0f (%.0f)" % (gaps / n, total, sum(floors.values())))
+
+
 def trim(step):
     """Without the copies and idle time behind its last kernel."""
     last = max((i for i, event in enumerate(step) if is_kernel(event)), default=-1)
@@ -154,7 +183,7 @@ def report(events, marks):
     table("decoder step, most rows", decode[-12:])
 
 
-def report_text(events):
+def report_text(events, config):
     """Steps from one embedding to the next; those with prompts have attention by tiles. Their sizes are told apart by the embedding's grid."""
     steps = []
     for event in events:
@@ -167,11 +196,18 @@ def report_text(events):
         by_size[any(is_kernel(e) and e[3].startswith("attend_tiles") for e in step)][step[0][3]].append(step)
     for has_prompts, title, number in ((False, "step of answers", 2), (True, "step with prompts", 2)):
         for size in sorted(by_size[has_prompts], key=lambda size: -len(by_size[has_prompts][size]))[:number]:
-            table("%s, %s" % (title, size), by_size[has_prompts][size][-40:])
+            steps = by_size[has_prompts][size][-40:]
+            table("%s, %s" % (title, size), steps)
+            if not has_prompts:  # the embedding has a block a row
+                print_parts(steps, config, int(re.search(r"\[(\d+) x", size).group(1)), 640 + 128)
+
+
+def config_of(model):
+    return json.loads((pathlib.Path(model) / "config.json").read_text())
 
 
 def is_whisper(model):
-    return json.loads((pathlib.Path(model) / "config.json").read_text()).get("model_type") == "whisper"
+    return config_of(model).get("model_type") == "whisper"
 
 
 def main():
@@ -185,7 +221,7 @@ def main():
     parser.add_argument("serve", nargs="*")
     args = parser.parse_args()
     if args.read:
-        report(read(args.read), args.mark) if is_whisper(args.model) else report_text(read(args.read))
+        report(read(args.read), args.mark) if is_whisper(args.model) else report_text(read(args.read), config_of(args.model))
         return
     path = "/tmp/kernel_trace.txt"
     os.environ.update(CUDA_INJECTION64_PATH=str(pathlib.Path(args.trace).resolve()), KERNEL_TRACE=path)
@@ -204,7 +240,7 @@ def main():
         events = read(path)
         if not events:
             sys.exit("the trace is empty: " + pathlib.Path("/tmp/serve-timeline.log").read_text()[-600:])
-        report_text(events)
+        report_text(events, config_of(args.model))
         return
     bodies = [gpu_bench.form_of(gpu_bench.make_clip(seed), name) for seed in range(8)]
     times, _ = gpu_bench.load_clips(bodies, 1, 8)

@@ -84,6 +84,7 @@ class Place {
     outputs_.push_back({view, static_cast<std::size_t>(count)});
     return view;
   }
+  std::size_t bytes() const { return bytes_; }
   // Everything that the outputs hold, guards included, as floats.
   std::vector<float> outputs() {
     std::vector<float> all;
@@ -130,6 +131,7 @@ class Place {
     auto pointer = device_.allocate(bytes);
     MSTAR_CHECK(pointer.has_value(), "no memory for a check");
     owned_.push_back(*pointer);
+    bytes_ += bytes;
     const Stream stream = device_.default_stream();
     device_.copy_to_device(*pointer, from, bytes, stream);
     device_.synchronize(stream);
@@ -137,6 +139,7 @@ class Place {
   }
   Device& device_;
   std::vector<void*> owned_;
+  std::size_t bytes_ = 0;
   std::vector<Output> outputs_;
 };
 

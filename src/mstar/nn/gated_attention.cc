@@ -57,7 +57,8 @@ Status GatedAttention::run(OpContext& ops, Residual& x, TensorView positions, co
                               .interleaved = rotary.interleaved(),
                               .rows = rows,
                               .kv = kv,
-                              .q_out = q}));
+                              .q_out = q,
+                              .pair_axes = rotary.pair_axes()}));
   MSTAR_TRY(attention_paged(ops, {.q = q,
                                   .rows = rows,
                                   .kv = kv,

@@ -1,6 +1,7 @@
 // Rotary position embedding as a checkpoint's configuration describes it.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,19 +22,30 @@ struct Llama3Scaling {
 std::vector<float> inverse_frequencies(int rotary_dim, double theta);
 void scale_llama3(std::vector<float>& frequencies, const Llama3Scaling& scaling);
 
+// How rotated pairs are shared out among the axes of multimodal positions (time, height, width).
+enum class AxisLayout : std::uint8_t {
+  sections,    // the first sections[0] pairs follow time, the next height, the last width (Qwen2-VL)
+  alternating  // time, height, width in turn as far as each one's section reaches; time from there on (Qwen3-VL)
+};
+// The axis of each pair, from `mrope_section`: how many pairs each axis has, together all of them. bad_model.
+Result<std::vector<std::int32_t>> pair_axes(std::span<const int> sections, AxisLayout layout);
+
 class Rotary {
  public:
-  // `frequencies`: one per rotated pair. exhausted.
-  static Result<Rotary> create(Device& device, std::span<const float> frequencies, bool interleaved);
-  // x [tokens, heads, head_dim] f32 in place; positions [tokens] i32.
+  // `frequencies`: one per rotated pair. `pair_axes`: the axis of each, none where positions have one. exhausted.
+  static Result<Rotary> create(Device& device, std::span<const float> frequencies, bool interleaved,
+                               std::span<const std::int32_t> pair_axes = {});
+  // x [tokens, heads, head_dim] f32 in place; positions as in ops/rope.
   Status run(OpContext& ops, TensorView x, TensorView positions) const;
   TensorView frequencies() const { return frequencies_.view(); }
+  TensorView pair_axes() const { return pair_axes_ ? pair_axes_->view() : TensorView{}; }
   bool interleaved() const { return interleaved_; }
   std::size_t workspace_bytes(int num_threads) const;
-  std::size_t bytes() const { return frequencies_.bytes(); }
+  std::size_t bytes() const { return frequencies_.bytes() + (pair_axes_ ? pair_axes_->bytes() : 0); }
 
  private:
   Tensor frequencies_;
+  std::optional<Tensor> pair_axes_;
   bool interleaved_ = false;
 };
 

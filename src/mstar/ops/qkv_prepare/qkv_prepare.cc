@@ -23,7 +23,8 @@ Status rotate(OpContext& context, const QkvPrepareArgs& args, const TensorView& 
   return rope(context, {.x = x,
                         .positions = args.positions,
                         .inverse_frequencies = args.inverse_frequencies,
-                        .interleaved = args.interleaved});
+                        .interleaved = args.interleaved,
+                        .pair_axes = args.pair_axes});
 }
 
 Status normalise(OpContext& context, const QkvPrepareArgs& args, const TensorView& x, const TensorView& weight,
@@ -64,7 +65,7 @@ Status qkv_prepare(OpContext& context, const QkvPrepareArgs& args) {
   MSTAR_OP_EXPECT("qkv_prepare", args.inverse_frequencies.shape.rank() == 1);
   const std::int64_t pairs = args.inverse_frequencies.dim(0);
   MSTAR_OP_EXPECT("qkv_prepare", is_vector_of(args.inverse_frequencies, DType::f32, pairs) && 2 * pairs <= head_dim);
-  MSTAR_OP_EXPECT("qkv_prepare", is_vector_of(args.positions, DType::i32, tokens));
+  MSTAR_OP_EXPECT("qkv_prepare", are_rotary_positions(args.positions, args.pair_axes, tokens, pairs));
   const TensorView& keys = args.kv.keys;
   MSTAR_OP_EXPECT("qkv_prepare", keys.shape.rank() == 4 && keys.dim(2) == kv_heads && keys.dim(3) == head_dim);
   MSTAR_OP_EXPECT("qkv_prepare", keys.shape == args.kv.values.shape && keys.dtype == args.kv.values.dtype);

@@ -14,13 +14,14 @@ struct QkvPrepareArgs {
   TensorView q_weight, k_weight;   // [head_dim] f32, of each head's norm; null pointers: none
   float epsilon = 1e-6f;           // as in ops/rms_norm
   float weight_offset = 0.0f;      // same
-  TensorView positions;            // [tokens] i32
-  TensorView inverse_frequencies;  // [rotary / 2] f32, as in ops/rope
+  TensorView positions;            // as in ops/rope
+  TensorView inverse_frequencies;  // [rotary / 2] f32, same
   bool interleaved = false;        // same
   RaggedView rows;
   PagedKvView kv;  // as in ops/kv_append
   TensorView
       q_out;  // of q's shape and dtype; tokens and heads may lie apart; may be q, and is where there are no norms
+  TensorView pair_axes = {};  // as in ops/rope
 };
 
 // q_out = rope(norm(q)); rope(norm(k)) and v go into the pages. `k` is worked on in place or left alone: its values are

@@ -1,6 +1,7 @@
 #include "mstar/ops/attention/kv_layout_cuda.cuh"
 #include "mstar/ops/cuda_rows.cuh"
 #include "mstar/ops/qkv_prepare/qkv_prepare_kernels.h"
+#include "mstar/ops/rope/rotary_positions_cuda.cuh"
 
 namespace mstar {
 namespace {
@@ -16,7 +17,8 @@ struct Preparation {
   HeadRows<T> q_out;
   const float *q_weight = nullptr, *k_weight = nullptr;
   float epsilon = 0, weight_offset = 0;
-  const std::int32_t *positions = nullptr, *offsets = nullptr;
+  RotaryPositions positions;
+  const std::int32_t* offsets = nullptr;
   const float* inverse_frequencies = nullptr;
   int pairs = 0;
   int step = 0, apart = 0;  // pair i of a head is (x[i * step], x[i * step + apart])
@@ -42,11 +44,11 @@ struct Turns {
   float sine[kMost], cosine[kMost];
   template <class T>
   __device__ Turns(const Preparation<T>& p, int token) {
-    const auto position = static_cast<float>(p.positions[token]);
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
       const int pair = i * kWarp + static_cast<int>(threadIdx.x) % kWarp;
-      if (pair < p.pairs) sincosf(__fmul_rn(position, p.inverse_frequencies[pair]), &sine[i], &cosine[i]);
+      if (pair < p.pairs)
+        sincosf(__fmul_rn(p.positions.of(token, pair), p.inverse_frequencies[pair]), &sine[i], &cosine[i]);
     }
   }
   // `head` is the warp's.
@@ -132,7 +134,7 @@ Status qkv_prepare_cuda(OpContext& context, const QkvPrepareArgs& args) {
     p.k_weight = args.k_weight.data<float>();
     p.epsilon = args.epsilon;
     p.weight_offset = args.weight_offset;
-    p.positions = args.positions.data<std::int32_t>();
+    p.positions = rotary_positions_of(args.positions, args.pair_axes);
     p.offsets = args.rows.offsets;
     p.inverse_frequencies = args.inverse_frequencies.data<float>();
     p.pairs = static_cast<int>(args.inverse_frequencies.dim(0));

@@ -118,6 +118,27 @@ TEST(QkvPrepare, WithoutNormsTurnsInPlace) {
   EXPECT_EQ(step.in, apart.in);
 }
 
+TEST(QkvPrepare, PairsFollowTheirAxes) {
+  Step step, apart;
+  Host host(1);
+  std::vector<std::int32_t> pair_axes = {0, 1, 2, 0, 1, 2, 0, 0}, positions;
+  for (int i = 0; i < 3 * kTokens; ++i) positions.push_back(i * 13 % 100);
+  const TensorView on_axes(positions.data(), DType::i32, {3, kTokens});
+  QkvPrepareArgs args = step.args(step.q());
+  args.q_weight = args.k_weight = {};
+  args.positions = on_axes;
+  args.pair_axes = vector(pair_axes);
+  ASSERT_TRUE(qkv_prepare(host.context(), args));
+  for (const TensorView& x : {apart.q(), apart.k()})
+    ASSERT_TRUE(rope(host.context(), {.x = x,
+                                      .positions = on_axes,
+                                      .inverse_frequencies = vector(apart.frequencies),
+                                      .pair_axes = vector(pair_axes)}));
+  EXPECT_EQ(step.in, apart.in);
+  args.positions = vector(step.positions);
+  EXPECT_EQ(qkv_prepare(host.context(), args).error().code, Code::internal);
+}
+
 TEST(QkvPrepare, RefusesWhatDoesNotFit) {
   Step step;
   Host host(1);

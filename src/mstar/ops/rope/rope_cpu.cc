@@ -21,6 +21,7 @@ void rotate(float* x, std::int64_t pairs, std::int64_t step, std::int64_t apart,
 
 Status rope_cpu(OpContext& context, const RopeArgs& args) {
   const std::int64_t pairs = args.inverse_frequencies.dim(0), heads = args.x.dim(1);
+  const auto* const axes = args.pair_axes.data<std::int32_t>();
   const std::size_t mark = context.arena.mark();
   auto* scratch = static_cast<float*>(context.arena.take(rope_workspace_bytes(2 * pairs, context.num_threads()) - 256));
   constexpr std::int64_t kTokensAtOnce = 8;
@@ -29,9 +30,10 @@ Status rope_cpu(OpContext& context, const RopeArgs& args) {
     float* cosines = scratch + thread * 2 * pairs;
     float* sines = cosines + pairs;
     for (std::int64_t t = tile * kTokensAtOnce; t < std::min(tokens, (tile + 1) * kTokensAtOnce); ++t) {
-      const auto position = static_cast<float>(args.positions.data<std::int32_t>()[t]);
+      const std::int32_t* const positions = args.positions.data<std::int32_t>() + t;
       for (std::int64_t i = 0; i < pairs; ++i) {
-        const float angle = position * args.inverse_frequencies.data<float>()[i];
+        const std::int64_t along = axes ? axes[i] * args.positions.stride(0) : 0;
+        const float angle = static_cast<float>(positions[along]) * args.inverse_frequencies.data<float>()[i];
         cosines[i] = static_cast<float>(std::cos(static_cast<double>(angle))) * args.magnitude;
         sines[i] = static_cast<float>(std::sin(static_cast<double>(angle))) * args.magnitude;
       }

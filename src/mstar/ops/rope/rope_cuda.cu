@@ -1,5 +1,6 @@
 #include "mstar/ops/cuda_rows.cuh"
 #include "mstar/ops/rope/rope_kernels.h"
+#include "mstar/ops/rope/rotary_positions_cuda.cuh"
 
 namespace mstar {
 namespace {
@@ -8,7 +9,7 @@ using namespace cuda;
 constexpr int kThreads = 128;
 
 struct Turns {
-  const std::int32_t* positions = nullptr;
+  RotaryPositions positions;
   const float* inverse_frequencies = nullptr;
   int pairs = 0;
   int step = 0, apart = 0;  // pair i of a head is (x[i * step], x[i * step + apart])
@@ -23,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) rotate(HeadRows<T> x, Turns turns, u
   if (index >= count) return;
   const int row = static_cast<int>(index / turns.pairs), pair = static_cast<int>(index % turns.pairs);
   const float frequency = turns.inverse_frequencies[pair];
-  const auto position = static_cast<float>(turns.positions[row / x.heads]);
+  const float position = turns.positions.of(row / x.heads, pair);
   float sine, cosine;
   sincosf(__fmul_rn(position, frequency), &sine, &cosine);
   sine *= turns.magnitude;
@@ -40,7 +41,7 @@ Status rope_cuda(OpContext& context, const RopeArgs& args) {
   const std::int64_t pairs = args.inverse_frequencies.dim(0), count = num_head_rows(args.x) * pairs;
   if (count == 0) return {};
   if (count > (std::int64_t{1} << 31)) return internal_error("rope: too many elements for one call");
-  const Turns turns{args.positions.data<std::int32_t>(),
+  const Turns turns{rotary_positions_of(args.positions, args.pair_axes),
                     args.inverse_frequencies.data<float>(),
                     static_cast<int>(pairs),
                     args.interleaved ? 2 : 1,

@@ -45,5 +45,55 @@ TEST(Rope, RotatesPairsAndLeavesTheRest) {
   }
 }
 
+// Each pair turns by the position on its own axis, as if the token stood there on the one axis.
+TEST(Rope, PairsFollowTheirAxes) {
+  const std::int64_t tokens = 11, heads = 2, d = 20, pairs = 8, axes = 3;
+  auto frequencies = random_floats(pairs, 1);
+  for (float& f : frequencies) f = std::fabs(f);
+  std::vector<std::int32_t> pair_axes = {0, 1, 2, 0, 1, 2, 0, 0}, positions;
+  for (int i = 0; i < axes * tokens; ++i) positions.push_back(i * 37 % 1000);
+  const auto x = random_floats(tokens * heads * d, 2);
+  Host host(2, rope_workspace_bytes(2 * pairs, 2));
+  for (const bool interleaved : {false, true}) {
+    const auto turned = [&](TensorView at, TensorView axes_of_pairs) {
+      auto out = x;
+      EXPECT_TRUE(rope(host.context(), {.x = TensorView(out.data(), DType::f32, {tokens, heads, d}),
+                                        .positions = at,
+                                        .inverse_frequencies = vector(frequencies),
+                                        .interleaved = interleaved,
+                                        .pair_axes = axes_of_pairs}));
+      return out;
+    };
+    const auto all = turned(TensorView(positions.data(), DType::i32, {axes, tokens}), vector(pair_axes));
+    std::vector<std::vector<float>> along;
+    for (std::int64_t axis = 0; axis < axes; ++axis)
+      along.push_back(turned(TensorView(positions.data() + axis * tokens, DType::i32, {tokens}), {}));
+    for (std::int64_t row = 0; row < tokens * heads; ++row)
+      for (std::int64_t i = 0; i < d; ++i) {
+        const std::int64_t pair = interleaved ? i / 2 : i % pairs;
+        const auto axis = i < 2 * pairs ? static_cast<std::size_t>(pair_axes[static_cast<std::size_t>(pair)]) : 0;
+        const auto at = static_cast<std::size_t>(row * d + i);
+        ASSERT_EQ(all[at], along[axis][at]) << "row " << row << ", column " << i;
+      }
+  }
+}
+
+TEST(Rope, RefusesPositionsThatDoNotFitTheAxes) {
+  std::vector<float> x(4 * 8), frequencies(4);
+  std::vector<std::int32_t> positions(12), axes(4), few(3);
+  Host host(1);
+  const auto turn = [&](TensorView at, TensorView pair_axes) {
+    return rope(host.context(), {.x = TensorView(x.data(), DType::f32, {4, 1, 8}),
+                                 .positions = at,
+                                 .inverse_frequencies = vector(frequencies),
+                                 .pair_axes = pair_axes});
+  };
+  const TensorView flat(positions.data(), DType::i32, {4}), on_axes(positions.data(), DType::i32, {3, 4});
+  EXPECT_TRUE(turn(on_axes, vector(axes)));
+  EXPECT_EQ(turn(on_axes, {}).error().code, Code::internal);
+  EXPECT_EQ(turn(flat, vector(axes)).error().code, Code::internal);
+  EXPECT_EQ(turn(on_axes, vector(few)).error().code, Code::internal);
+}
+
 }  // namespace
 }  // namespace mstar
