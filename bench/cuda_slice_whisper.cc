@@ -211,12 +211,10 @@ void check_dense(Twins& twins) {
   const WholeCase both{6, 6, 64, {300, 1500}, {}}, second{6, 6, 64, {1500}, {}};
   const auto values = fused_of(both, 9);
   const std::vector<float> own(values.begin() + 300 * 18 * 64, values.end());
-  std::vector<float> among, alone;
-  Difference ignored;
-  twins.run([&](OpContext& ops, Place& place) { return attend_dense(ops, place, both, DType::bf16, false, values); },
-            ignored, &among);
-  twins.run([&](OpContext& ops, Place& place) { return attend_dense(ops, place, second, DType::bf16, false, own); },
-            ignored, &alone);
+  const auto among = twins.run_on_gpu(
+      [&](OpContext& ops, Place& place) { return attend_dense(ops, place, both, DType::bf16, false, values); });
+  const auto alone = twins.run_on_gpu(
+      [&](OpContext& ops, Place& place) { return attend_dense(ops, place, second, DType::bf16, false, own); });
   const std::size_t count = std::size_t{1500} * 6 * 64;
   twins.report().check(among.size() >= 300 * 6 * 64 + count && alone.size() >= count &&
                            std::memcmp(among.data() + 300 * 6 * 64, alone.data(), count * sizeof(float)) == 0,

@@ -59,6 +59,16 @@ class Twins {
     if (cuda_outputs) *cuda_outputs = got;
     return true;
   }
+  // Runs the call on the GPU alone, whatever its size. What it wrote; empty after a fault, which is reported.
+  std::vector<float> run_on_gpu(const Call& call) {
+    Place place(cuda_);
+    OpContext context{cuda_, cuda_.default_stream(), cuda_side_.arena};
+    if (Status ran = call(context, place); !ran) {
+      report_.check(false, "call on the GPU", ran.error().message);
+      return {};
+    }
+    return place.outputs();
+  }
   // The worst element may differ by `tolerance` of max(1, itself), a whole case's outputs by `relative` of their norm.
   void judge(const std::string& name, const Difference& d, double tolerance, double relative = 1e-5) {
     const bool any = d.num_cases > 0 || report_.small;
