@@ -35,7 +35,8 @@ class StreamFinish {
   __device__ void make_factors(bool adds_elements) const {
     make_row_factors<Layout::kTokens, Shape::kPassesLayerNorms>(p_.factors, first_token_, adds_elements, factors_,
                                                                 shifts_);
-    if (!adds_elements) asm volatile("bar.arrive 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
+    // It stays until they meet: racecheck takes what a warp has written that left before for a race.
+    if (!adds_elements) asm volatile("bar.sync 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
   }
   // The first group's threads.
   __device__ void multiply_by_factors(bool is_first_tile, Sums& sums) const {
