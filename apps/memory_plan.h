@@ -17,7 +17,7 @@ namespace mstar::apps {
 struct MemoryLine {
   int rank = 0;
   std::string model, part;  // a component or a resource
-  std::string kind;         // "weights", "pool", "step arenas"
+  std::string kind;         // "weights", "pool", "step arenas", "captured steps"
   std::size_t bytes = 0;
 };
 // A plan fits when what lies on each device fits into that device's budget.

@@ -256,12 +256,17 @@ std::optional<pid_t> Runtime::worker_pid(int rank) const {
   return processes_ ? processes_->pid(worker_of(rank)) : std::nullopt;
 }
 
-// The step arenas of the built engines.
+// The step arenas of the built engines, and what only their captured graphs use.
 std::vector<MemoryLine> Runtime::arena_lines() const {
   std::vector<MemoryLine> out;
-  for (std::size_t w = 1; w < num_workers(); ++w)
-    if (const std::size_t bytes = worker_stats(w).arena_bytes; bytes > 0)
-      out.push_back({static_cast<int>(w) - 1, "all", "working memory", "step arenas", bytes});
+  for (std::size_t w = 1; w < num_workers(); ++w) {
+    const wire::WorkerStats stats = worker_stats(w);
+    const int rank = static_cast<int>(w) - 1;
+    if (stats.arena_bytes > 0) out.push_back({rank, "all", "working memory", "step arenas", stats.arena_bytes});
+    if (stats.num_graphs > 0)
+      out.push_back(
+          {rank, "all", std::to_string(stats.num_graphs) + " graphs", "captured steps", stats.captured_bytes});
+  }
   return out;
 }
 

@@ -42,6 +42,9 @@ std::string Runtime::worker_metrics() const {
   Metric rows("mstar_step_rows_total", "counter", "Rows in these steps.");
   Metric replays("mstar_graph_replays_total", "counter", "Steps that were one launch of a captured graph.");
   Metric eager("mstar_eager_steps_total", "counter", "Steps that were launched kernel by kernel.");
+  Metric piecewise("mstar_piecewise_steps_total", "counter",
+                   "Steps that were graphs of regions, and kernels round them.");
+  Metric regions("mstar_region_replays_total", "counter", "Graphs of regions that were launched in these steps.");
   Metric syncs("mstar_host_syncs_total", "counter", "Waits of a step loop for its device.");
   Metric ahead("mstar_rows_ahead_total", "counter", "Rows launched before the step before them was read.");
   Metric dropped("mstar_rows_dropped_total", "counter", "Rows launched, and then not wanted: at most one for a stop.");
@@ -76,6 +79,8 @@ std::string Runtime::worker_metrics() const {
       rows.add(labels, counters.num_rows);
       replays.add(labels, counters.num_replays);
       eager.add(labels, counters.num_eager);
+      piecewise.add(labels, counters.num_piecewise);
+      regions.add(labels, counters.num_region_replays);
       syncs.add(labels, counters.num_host_syncs);
       ahead.add(labels, counters.num_ahead_rows);
       dropped.add(labels, counters.num_dropped_rows);
@@ -83,8 +88,8 @@ std::string Runtime::worker_metrics() const {
     }
   }
   return used.text + total.text + cached.text + snapshots.text + found.text + preempted.text + steps.text + rows.text +
-         replays.text + eager.text + syncs.text + ahead.text + dropped.text + allocations.text + buffers.text +
-         weights.text + handed_over.text + handed_over_bytes.text + restarts.text;
+         replays.text + eager.text + piecewise.text + regions.text + syncs.text + ahead.text + dropped.text +
+         allocations.text + buffers.text + weights.text + handed_over.text + handed_over_bytes.text + restarts.text;
 }
 
 }  // namespace mstar::apps

@@ -63,7 +63,7 @@ class Server:
 
 
 def counters():
-    wanted = ("mstar_steps_total", "mstar_step_rows_total", "mstar_graph_replays_total", "mstar_eager_steps_total", "mstar_step_allocations_total",
+    wanted = ("mstar_steps_total", "mstar_step_rows_total", "mstar_graph_replays_total", "mstar_eager_steps_total", "mstar_piecewise_steps_total", "mstar_step_allocations_total",
               "mstar_host_syncs_total", "mstar_rows_ahead_total")
     out = {}
     for line in ask("/metrics").splitlines():
@@ -165,8 +165,8 @@ def run_whisper(model, clients, seconds, ready, rows, raw):
         at = lambda share: times[min(len(times) - 1, int(share * len(times)))]  # noqa: E731
         raw["%s c=%d" % (model, c)] = {"requests_per_s": rate, "latency_ms": {"p50": at(0.5), "p99": at(0.99), "mean": sum(times) / len(times)},
                                        "requests": len(times), "tokens": tokens, "counters": delta, "ready_s": ready}
-        rows.append((model, str(c), "%.1f req/s  latency p50 %.1f p99 %.1f ms  %s tokens each  steps %d eager %d alloc %d syncs %d ahead %d  ready %.2f s first %.1f ms" % (
-            rate, at(0.5), at(0.99), tokens, delta.get("mstar_steps_total", -1), delta.get("mstar_eager_steps_total", -1),
+        rows.append((model, str(c), "%.1f req/s  latency p50 %.1f p99 %.1f ms  %s tokens each  steps %d eager %d piecewise %d alloc %d syncs %d ahead %d  ready %.2f s first %.1f ms" % (
+            rate, at(0.5), at(0.99), tokens, delta.get("mstar_steps_total", -1), delta.get("mstar_eager_steps_total", -1), delta.get("mstar_piecewise_steps_total", -1),
             delta.get("mstar_step_allocations_total", -1), delta.get("mstar_host_syncs_total", -1), delta.get("mstar_rows_ahead_total", -1), ready,
             first[0])))
         print(*rows[-1], flush=True)
@@ -295,9 +295,9 @@ def main():
             raw["%s c=%d" % (model, c)] = {"bench": result, "counters": delta, "ready_s": ready, "first": first}
             steps = max(delta.get("mstar_steps_total", 1), 1)
             floor = gpu_report.floor_ms(config, c, 640 + tokens_of(args.output) / 2)
-            rows.append((model, str(c), "%.0f tok/s  TTFT p50 %.1f ms  ITL p50 %.3f p99 %.3f ms  steps %d eager %d alloc %d syncs %d ahead %d  ready %.2f s first %.1f ms  floor %.2f ms a step: %.0f %%" % (
+            rows.append((model, str(c), "%.0f tok/s  TTFT p50 %.1f ms  ITL p50 %.3f p99 %.3f ms  steps %d eager %d piecewise %d alloc %d syncs %d ahead %d  ready %.2f s first %.1f ms  floor %.2f ms a step: %.0f %%" % (
                 result["output_tokens_per_s"], result["ttft_ms"]["p50"], result["itl_ms"]["p50"], result["itl_ms"]["p99"], steps,
-                delta.get("mstar_eager_steps_total", -1), delta.get("mstar_step_allocations_total", -1), delta.get("mstar_host_syncs_total", -1),
+                delta.get("mstar_eager_steps_total", -1), delta.get("mstar_piecewise_steps_total", -1), delta.get("mstar_step_allocations_total", -1), delta.get("mstar_host_syncs_total", -1),
                 delta.get("mstar_rows_ahead_total", -1), ready, first["e2e_ms"]["p50"], floor,
                 100 * floor * result["output_tokens_per_s"] / (1e3 * c))))
             print(*rows[-1], flush=True)

@@ -24,10 +24,10 @@ using BuildBody = std::function<Result<std::unique_ptr<engine::ComponentBody>>(e
 // A part of a forward that is captured by itself while the rest runs eagerly.
 struct PiecewiseRegion {
   std::string name;
-  std::vector<int> rows;    // captured bucket sizes
-  std::vector<int> tokens;  // captured token counts of a packed region; empty for a batched one
-  bool lease_before_step = false;
-  bool one_row_per_step = false;  // the whole step is one row; all its segments count against max_segments_per_request
+  std::vector<int> rows;           // captured bucket sizes
+  std::vector<int> tokens;         // captured token counts of a packed region; empty for a batched one
+  bool lease_before_step = false;  // it reads the step's inputs and plans, which are padded for its graph
+  bool one_row_per_step = false;   // the whole step is one row; all its segments count against max_segments_per_request
   int max_segments_per_request = 1;
 };
 struct Capture {

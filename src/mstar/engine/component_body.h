@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -81,6 +82,7 @@ struct RowDemand {
   std::uint64_t shape_key = 0;  // what else must agree in a captured step: latent height and width, say
   bool may_replay = true;       // false: the forward reads this row on the host, so its step runs eagerly
   bool may_run_ahead = true;  // false: its plan depends on what the row before it gave, so it waits until that is read
+  int segments = 1;  // parts of the row, as a packed region counts them (PiecewiseRegion::max_segments_per_request)
 };
 
 // A kind of step that may be captured: what each of its rows asks for. Also the demand of the rows that it is recorded
@@ -94,6 +96,21 @@ struct CaptureSpec {
   // of slots with an item a token. Each row has its items in the output slots, also one that does not end, whose items
   // are nobody's. What the forward computes for tokens past the rows' last one is nobody's either (RaggedView).
   bool packed = false;
+  // Of packed ones: also with so few rows, for up to so many tokens, where a step may have over four times the rows. A
+  // step of no more rows then does nothing for rows that are nobody's.
+  int few_rows = 0;
+  int few_rows_tokens = 0;
+};
+
+// A part of the forward that has graphs of its own where the step has none (Forward::run_region).
+struct RegionSpec {
+  std::string name;  // of a PiecewiseRegion in Capture::regions, which has its sizes
+  // The rows that its graphs are recorded with, and what pads a step's up to them; a step takes the first kind that
+  // fits. With lease_before_step its rows ask of the resources, and bring into the slots, what the kind's do; without,
+  // any rows may come, and all that matters is how many there are. A packed kind is recorded for the most of
+  // PiecewiseRegion::rows and each of its tokens; what it brings into slots without an item a token is what a segment
+  // does.
+  std::vector<CaptureSpec> kinds;
 };
 
 // The batch as the forward sees it.
@@ -107,6 +124,17 @@ class Forward {
   // False: the step runs a part of the row's sequence that does not end it (chunked_prefill). In an eager step the
   // row has no items in any output slot then, and must not be sampled; in a packed one (CaptureSpec) both are nobody's.
   bool row_ends(int r) const { return demand(r).resources.ends; }
+  // Each row has its place in what is planned and its items in the outputs, also one that does not end: those are
+  // nobody's, and it may be sampled as the others are. True of steps of packed graphs.
+  virtual bool has_all_places() const = 0;
+  // Runs a part of the forward: `part` by calling it, or instead its graph that the step leased, which was recorded
+  // from `part` in a step of other rows. So it may read and write only what lies at one place in all steps of a plan
+  // slot: weights, resources, borders and, with lease_before_step, inputs and plan buffers; not the outputs. What the
+  // forward took from the arena before it is gone after it. Once a slice for each region.
+  virtual Status run_region(int region, const std::function<Status()>& part) = 0;
+  // What crosses the borders of regions (ComponentBody::borders): [rows or tokens of the step, item_dims...]. Lasts
+  // from the start of a slice to its end. A graph of more rows writes past them, for nobody.
+  virtual TensorView border(int index) const = 0;
   // The rows' items of an input slot; offsets [num_rows + 1] on the host.
   virtual TensorView input(int slot) const = 0;
   virtual std::span<const std::int32_t> input_offsets(int slot) const = 0;
@@ -139,6 +167,10 @@ class ComponentBody {
   // with rows of no request (their RowInputs name no run), and replayed for batches of up to as many rows. It must not
   // allocate, wait, or read what the host changes.
   virtual std::vector<CaptureSpec> captures() const { return {}; }
+  // Its regions, and the buffers that they leave results in or find them in: an item for each row, or for each token
+  // (per_token). They lie in front of the arena, also where nothing is captured.
+  virtual std::vector<RegionSpec> regions() const { return {}; }
+  virtual std::vector<SlotSpec> borders() const { return {}; }
   // Arena bytes that one step of this size needs, for use within one slice. Host only.
   virtual std::size_t workspace_bytes(int rows, int tokens) const = 0;
   // A forward of n > 1 slices is run slice by slice; between two of them the worker may run other components.

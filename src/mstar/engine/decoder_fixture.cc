@@ -23,6 +23,7 @@ std::unique_ptr<DecoderDecl> declare_decoder(const DecoderSpec& spec,
   decl::DeviceComponent component{.name = "decoder", .uses = {out->kv, out->sampler}};
   component.capture.rows = spec.captured_rows;
   component.capture.tokens = spec.captured_tokens;
+  component.capture.regions = spec.regions;
   component.max_batch_rows = spec.max_batch_rows;
   component.run_ahead = spec.run_ahead;
   component.chunked_prefill = spec.chunk_tokens > 0;

@@ -29,6 +29,7 @@ struct DecoderSpec {
   int vocab = 0;
   std::vector<int> captured_rows;  // empty: eager
   std::vector<int> captured_tokens = {};
+  std::vector<decl::PiecewiseRegion> regions = {};
   int max_batch_rows = 32;
   bool with_logits = false;
   bool run_ahead = true;

@@ -123,6 +123,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
   engine->input_slots_ = engine->body_->input_slots();
   engine->output_slots_ = engine->body_->output_slots();
   if (engine->spec_.chunked_prefill) MSTAR_TRY(engine->find_ids_slot());
+  MSTAR_TRY(engine->find_regions());
   for (SlotMemory& memory : engine->memory_) {
     memory.upload = PinnedBlock(device);
     memory.readback = PinnedBlock(device);
@@ -134,7 +135,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
   engine->arena_ = engine->options_.arena;
   const bool own_arena = engine->arena_ == nullptr;
   if (own_arena) engine->arena_ = std::make_shared<ActivationArena>(device);
-  engine->arena_->claim(engine->body_->workspace_bytes(limits.max_rows, limits.max_tokens) + 4096);
+  engine->arena_->claim(engine->borders_.bytes() + engine->body_->workspace_bytes(limits.max_rows, limits.max_tokens) +
+                        4096);
   if (own_arena) MSTAR_TRY(engine->arena_->seal());
   return engine;
 }
@@ -239,9 +241,12 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
     out.waiting = std::move(rows);
     return out;
   }
-  StepPtr step(new Step(device_, arena_->arena(), options_.pool, resources_, body_->activations()));
+  StepPtr step(new Step(device_, step_arena(), options_.pool, resources_, body_->activations()));
   step->own_slot = *slot;
   step->slots = &slots_;
+  step->borders = &borders_;
+  step->border_memory = arena_->front();
+  step->regions.resize(regions_.size());
   step->rows.slot = first_plan_slot_ + *slot;
   step->reserve(rows.size());
   admit_all(*step, std::move(rows), out);
@@ -272,7 +277,7 @@ void Engine::admit_all(Step& step, std::vector<RowInputs> rows, Prepared& out) {
 
 void Engine::plan(Step& step) {
   const PhaseScope scope(options_.profile, Phase::plan);
-  lease(step);
+  if (!lease_whole(step)) lease_regions(step);
   body_->before_plan(step);
   for (const decl::ResourceRef ref : spec_.uses)
     if (Status planned = resources_.at(ref)->plan(step.rows, device_.upload_stream()); !planned)
@@ -301,7 +306,6 @@ Result<bool> Engine::advance(Step& step) {
   if (step.failure) return true;
   if (step.next_slice == 0) {
     ++counters_.num_steps;
-    ++(step.bucket ? counters_.num_replays : counters_.num_eager);
     counters_.num_rows += step.num_rows();
     counters_.num_ahead_rows +=
         std::count_if(step.inputs.begin(), step.inputs.end(), [](const RowInputs& row) { return row.ahead; });
@@ -316,6 +320,10 @@ Result<bool> Engine::advance(Step& step) {
   } catch (const std::exception& error) {
     log_error("component '{}': a step failed: {}", spec_.name, error.what());
     ran = internal_error(std::string("a step failed: ") + error.what());
+  }
+  if (last || !ran) {
+    counters_.num_region_replays += step.num_region_replays;
+    ++(step.bucket ? counters_.num_replays : step.num_region_replays ? counters_.num_piecewise : counters_.num_eager);
   }
   if (ran && last) ran = read_back(step);
   if (!ran) {

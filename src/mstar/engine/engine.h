@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "mstar/engine/component_body.h"
 #include "mstar/engine/labels.h"
 #include "mstar/engine/lease.h"
+#include "mstar/engine/regions.h"
 #include "mstar/engine/slot_memory.h"
 #include "mstar/resource/paged_kv.h"
 #include "mstar/resource/state_slots.h"
@@ -57,9 +59,11 @@ struct StepCounters {
   std::int64_t num_steps = 0;
   std::int64_t num_rows = 0;
   std::int64_t num_tokens = 0;
-  std::int64_t num_replays = 0;  // captured graphs
-  std::int64_t num_eager = 0;
-  std::int64_t num_allocations = 0;  // of device or pinned memory, by steps
+  std::int64_t num_replays = 0;         // captured graphs
+  std::int64_t num_piecewise = 0;       // not captured whole, but with graphs of regions
+  std::int64_t num_region_replays = 0;  // these
+  std::int64_t num_eager = 0;           // no graph at all
+  std::int64_t num_allocations = 0;     // of device or pinned memory, by steps
   std::int64_t num_padding_rows = 0;
   std::int64_t num_ahead_rows = 0;    // launched before they were certain
   std::int64_t num_dropped_rows = 0;  // launched, and then not wanted
@@ -82,13 +86,17 @@ class Engine {
     // shared one must be sealed before the first step.
     std::shared_ptr<ActivationArena> arena = nullptr;
     StepProfile* profile = nullptr;  // of the step loop that calls this engine
+    // No graph is recorded once the graphs have so many nodes together: each takes time at the start and memory of the
+    // driver's.
+    std::size_t most_graph_nodes = 250'000;
   };
   static Result<std::unique_ptr<Engine>> create(const decl::Decl& decl, decl::ComponentRef component, Options options,
                                                 ResourceSet& resources, weights::WeightMap& weights, Device& device);
   ~Engine();
 
-  // Records the graphs of Capture::rows, once every engine of the device stands (so that they all fit). A no-op on a
-  // device that does not capture; buckets that cannot be recorded are logged and run eagerly. exhausted.
+  // Records the graphs of Capture::rows, then those of Capture::regions, once every engine of the device stands (so
+  // that they all fit). A no-op on a device that does not capture; buckets that cannot be recorded are logged and run
+  // eagerly. exhausted.
   Status capture();
 
   // Whether rows of a step N+1 may be prepared and launched before N's outcome is known: the device works while the
@@ -144,10 +152,14 @@ class Engine {
   // Captured sizes, and the nodes of the graph of one; empty and 0 where nothing is captured.
   const BucketTable& buckets() const { return buckets_; }
   std::size_t num_graph_nodes(int bucket) const;
+  // Of graphs of steps and of regions: how many there are, and device memory that only they use.
+  int num_graphs() const;
+  std::size_t captured_bytes() const { return captured_bytes_; }
 
  private:
   Engine(const decl::Decl& decl, decl::ComponentRef component, Options options, ResourceSet& resources, Device& device);
   bool on_cpu() const { return device_.id().backend == Backend::cpu; }
+  Arena step_arena() const { return arena_->arena(borders_.bytes()); }
   Result<RowDemand> declare(const RowInputs& row);
   Result<resource::Admit> admit(const RowInputs& row, const resource::StepRow& claim);
   void fork_after(Step& step);
@@ -179,18 +191,31 @@ class Engine {
   // engine_capture.cc
   bool matches(const RowInputs& row, const RowDemand& demand, const CaptureSpec& spec) const;
   bool may_join(const RowInputs& row, const RowDemand& demand, const CaptureSpec& spec) const;  // spec.packed
-  std::vector<Bucket> buckets_of(const CaptureSpec& spec, const std::vector<int>& rows) const;
-  void lease(Step& step);
+  std::vector<Bucket> buckets_of(const CaptureSpec& spec, const std::vector<int>& rows,
+                                 const std::vector<int>& tokens) const;
+  static std::vector<int> up_to(const std::vector<int>& sizes, int most);
+  std::vector<int> sizes_of(const std::vector<int>& rows) const;
+  std::vector<int> packed_tokens() const;
+  std::vector<std::int64_t> static_items(int max_rows) const;
+  bool lease_whole(Step& step);
   Status allocate_static_memory(int max_rows);
-  void add_recorded_rows(Step& step, const CaptureSpec& spec, const Bucket& bucket) const;
+  void add_recorded_rows(Step& step, const CaptureSpec& spec, const Bucket& bucket, int segments) const;
+  Status begin_recording(Step& step, const CaptureSpec& spec, const Bucket& bucket, int slot, int segments);
   Result<std::unique_ptr<CapturedGraph>> record(const CaptureSpec& spec, const Bucket& bucket, int slot);
+  using RecordSlot = std::function<Result<std::unique_ptr<CapturedGraph>>(int slot)>;
+  Result<std::optional<Graphs>> record_both(const std::string& what, const Bucket& bucket, const RecordSlot& record);
+  Status capture_whole(const std::vector<int>& sizes);
   Status run_slices(Step& step);
   Status replay(Step& step);
   Status reserve_buffers();
-
-  struct Graphs {
-    std::array<std::unique_ptr<CapturedGraph>, resource::kNumSlots> by_slot;
-  };
+  // engine_regions.cc
+  Status find_regions();
+  bool fits(const Step& step, const Region& region, const CaptureSpec& kind) const;
+  std::optional<int> find_graph(const Step& step, const Region& region) const;
+  void lease_regions(Step& step);
+  void pad(Step& step, const CaptureSpec& kind, int num_rows, int num_segments) const;
+  Result<std::unique_ptr<CapturedGraph>> record_region(int index, const Bucket& bucket, int slot);
+  Status capture_region(int index);
 
   const decl::Decl& decl_;
   const decl::DeviceComponent& spec_;
@@ -211,6 +236,9 @@ class Engine {
   std::vector<CaptureSpec> captures_;
   BucketTable buckets_;
   std::vector<Graphs> graphs_;  // by bucket
+  Borders borders_;
+  std::vector<Region> regions_;  // as the body has them
+  std::size_t captured_bytes_ = 0, num_captured_nodes_ = 0;
   StepCounters counters_;
 };
 

@@ -1,6 +1,5 @@
 // Captured steps: which graphs a component has, which one a step leases, how they are recorded and replayed.
 #include <algorithm>
-#include <limits>
 
 #include "mstar/base/log.h"
 #include "mstar/engine/engine.h"
@@ -33,6 +32,13 @@ int rows_of(const CaptureSpec& spec, int max_rows) {
 
 }  // namespace
 
+RowDemand of_segments(const RowDemand& segment, int count) {
+  RowDemand out = segment;
+  out.segments = count;
+  for (int i = 1; i < count; ++i) out.sources.insert(out.sources.end(), segment.sources.begin(), segment.sources.end());
+  return out;
+}
+
 bool Engine::matches(const RowInputs& row, const RowDemand& demand, const CaptureSpec& spec) const {
   if (!demand.may_replay || demand.shape_key != spec.row.shape_key) return false;
   if (spec.walk.valid() && spec.walk != row.walk) return false;
@@ -52,8 +58,8 @@ bool Engine::may_join(const RowInputs& row, const RowDemand& demand, const Captu
   });
 }
 
-void Engine::lease(Step& step) {
-  if (graphs_.empty()) return;
+bool Engine::lease_whole(Step& step) {
+  if (graphs_.empty()) return false;
   const int num_rows = step.num_rows();
   for (std::size_t c = 0; c < captures_.size(); ++c) {
     const CaptureSpec& spec = captures_[c];
@@ -67,13 +73,15 @@ void Engine::lease(Step& step) {
         buckets_.find({spec.walk, num_rows, step.rows.num_tokens(), spec.row.shape_key, static_cast<int>(c)});
     if (!bucket) continue;
     step.bucket = bucket;
+    step.is_static = true;
     step.rows.packed = spec.packed;
     for (int r = num_rows; r < buckets_.at(*bucket).rows; ++r) {
       step.rows.add({RequestId{}, spec.row.resources});
       step.demands.push_back(spec.row);
     }
-    return;
+    return true;
   }
+  return false;
 }
 
 Status Engine::reserve_buffers() {
@@ -106,19 +114,34 @@ Status Engine::reserve_buffers() {
   return ok_status();
 }
 
+// Of the largest step of each input slot.
+std::vector<std::int64_t> Engine::static_items(int max_rows) const {
+  std::vector<std::int64_t> most(input_slots_.size());
+  const auto add = [&](const CaptureSpec& spec, std::int64_t times) {
+    std::vector<std::int64_t> items(input_slots_.size());
+    for (const SlotSource& each : spec.row.sources) items[static_cast<std::size_t>(each.slot)] += each.items * times;
+    for (std::size_t s = 0; s < items.size(); ++s) most[s] = std::max(most[s], items[s]);
+  };
+  bool packed = !spec_.capture.tokens.empty();
+  for (const CaptureSpec& spec : captures_) add(spec, rows_of(spec, max_rows));
+  for (const Region& region : regions_) {
+    if (!region.sizes) continue;
+    packed |= !region.sizes->tokens.empty();
+    const std::vector<int> rows = sizes_of(region.sizes->rows);
+    for (const CaptureSpec& kind : region.spec.kinds)
+      if (!rows.empty()) add(kind, rows_of(kind, rows.front()) * region.sizes->max_segments_per_request);
+  }
+  for (std::size_t s = 0; packed && s < most.size(); ++s)
+    if (input_slots_[s].per_token) most[s] = std::max<std::int64_t>(most[s], options_.limits.max_tokens);
+  return most;
+}
+
 Status Engine::allocate_static_memory(int max_rows) {
+  const std::vector<std::int64_t> most = static_items(max_rows);
   for (SlotMemory& memory : memory_) {
     for (std::size_t s = 0; s < input_slots_.size(); ++s) {
-      std::int64_t most = 0;
-      for (const CaptureSpec& spec : captures_) {
-        std::int64_t items = 0;
-        for (const SlotSource& each : spec.row.sources)
-          if (each.slot == static_cast<int>(s)) items += each.items;
-        most = std::max(most, items * rows_of(spec, max_rows));
-      }
-      if (input_slots_[s].per_token && !spec_.capture.tokens.empty())
-        most = std::max<std::int64_t>(most, options_.limits.max_tokens);
-      const std::size_t bytes = static_cast<std::size_t>(most) * item_bytes(input_slots_[s]);
+      const std::size_t bytes = static_cast<std::size_t>(most[s]) * item_bytes(input_slots_[s]);
+      captured_bytes_ += bytes;
       MSTAR_TRY_ASSIGN(StaticBlock block, StaticBlock::allocate(device_, bytes));
       // Items past those that a packed step brings are read too.
       device_.fill_zero(block.data(), bytes, device_.default_stream());
@@ -133,6 +156,7 @@ Status Engine::allocate_static_memory(int max_rows) {
         bytes[group] = std::max(bytes[group], layout.bytes[group]);
     }
     for (std::size_t group = 0; group < kNumGroups; ++group) {
+      captured_bytes_ += bytes[group];
       MSTAR_TRY_ASSIGN(memory.outputs[group], StaticBlock::allocate(device_, bytes[group]));
     }
   }
@@ -149,25 +173,27 @@ Status Engine::run_slices(Step& step) {
 }
 
 // Of a packed step as evenly long as can be.
-void Engine::add_recorded_rows(Step& step, const CaptureSpec& spec, const Bucket& bucket) const {
+void Engine::add_recorded_rows(Step& step, const CaptureSpec& spec, const Bucket& bucket, int segments) const {
   step.rows.packed = spec.packed;
+  const RowDemand whole = of_segments(spec.row, segments);
   for (int r = 0; r < bucket.rows; ++r) {
     resource::RowDemand row = spec.row.resources;
     if (spec.packed) row.tokens = (r + 1) * bucket.tokens / bucket.rows - r * bucket.tokens / bucket.rows;
     step.rows.add({RequestId{}, row});
-    step.demands.push_back(spec.row);
+    step.demands.push_back(whole);
   }
 }
 
-Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, const Bucket& bucket, int slot) {
-  const int rows = bucket.rows;
-  Step step(device_, arena_->arena(), options_.pool, resources_, body_->activations());
-  const Stream stream = step.ops().stream;
+// A step of rows of no request, up to its inputs.
+Status Engine::begin_recording(Step& step, const CaptureSpec& spec, const Bucket& bucket, int slot, int segments) {
   SlotMemory& memory = memory_[static_cast<std::size_t>(slot)];
   step.own_slot = slot;
   step.rows.slot = first_plan_slot_ + slot;
-  step.bucket = 0;  // any: inputs go to static memory
-  add_recorded_rows(step, spec, bucket);
+  step.is_static = true;
+  step.borders = &borders_;
+  step.border_memory = arena_->front();
+  step.regions.resize(regions_.size());
+  add_recorded_rows(step, spec, bucket, segments);
   for (const decl::ResourceRef ref : spec_.uses)
     MSTAR_TRY(resources_.at(ref)->plan(step.rows, device_.upload_stream()));
   MSTAR_TRY(gather(step));
@@ -175,6 +201,17 @@ Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, c
   for (std::size_t s = 0; spec.packed && s < input_slots_.size(); ++s)
     if (input_slots_[s].per_token)
       step.input_views[s] = slot_view(input_slots_[s], memory.inputs[s].data(), bucket.tokens, device_.id());
+  step.inputs.resize(static_cast<std::size_t>(bucket.rows));
+  step.results.resize(static_cast<std::size_t>(bucket.rows));
+  return ok_status();
+}
+
+Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, const Bucket& bucket, int slot) {
+  const int rows = bucket.rows;
+  Step step(device_, step_arena(), options_.pool, resources_, body_->activations());
+  const Stream stream = step.ops().stream;
+  SlotMemory& memory = memory_[static_cast<std::size_t>(slot)];
+  MSTAR_TRY(begin_recording(step, spec, bucket, slot, 1));
   step.layout = OutputLayout::of(output_slots_, output_items(spec.row, output_slots_.size(), rows));
   for (std::size_t s = 0; s < output_slots_.size(); ++s) {
     auto& starts = step.output_starts.emplace_back(1, 0);
@@ -184,8 +221,6 @@ Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, c
         memory.outputs[static_cast<std::size_t>(step.layout.group[s])].data() + step.layout.offset[s];
     step.output_views.push_back(slot_view(output_slots_[s], base, starts.back(), device_.id()));
   }
-  step.inputs.resize(static_cast<std::size_t>(rows));
-  step.results.resize(static_cast<std::size_t>(rows));
   // Once for real: kernels are loaded and libraries set up before anything is recorded.
   Status warmed;
   if (slot == 0) warmed = run_slices(step);
@@ -198,80 +233,122 @@ Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, c
   return graph;
 }
 
-// The largest first: it must fit. `rows`: from the largest on.
-std::vector<Bucket> Engine::buckets_of(const CaptureSpec& spec, const std::vector<int>& rows) const {
+// Rows or packed tokens from the largest on: it must fit.
+std::vector<Bucket> Engine::buckets_of(const CaptureSpec& spec, const std::vector<int>& rows,
+                                       const std::vector<int>& tokens) const {
   std::vector<Bucket> out;
-  const int most = options_.limits.max_tokens;
-  const auto add = [&](int num_rows, int tokens) {
-    if (tokens <= most) out.push_back({spec.walk, num_rows, tokens, spec.row.shape_key});
+  const auto add = [&](int num_rows, int num_tokens) {
+    if (num_tokens <= options_.limits.max_tokens) out.push_back({spec.walk, num_rows, num_tokens, spec.row.shape_key});
   };
   if (!spec.packed) {
     for (const int each : rows)
       if (each <= rows_of(spec, each)) add(each, each * spec.row.resources.tokens);
     return out;
   }
+  const int most = rows.empty() ? 0 : rows_of(spec, rows.front());
+  const int few = 4 * spec.few_rows < most ? spec.few_rows : 0;
+  for (const int num_tokens : tokens) {
+    if (most > 0 && num_tokens > most) add(most, num_tokens);
+    if (few > 0 && num_tokens > few && num_tokens <= spec.few_rows_tokens) add(few, num_tokens);
+  }
+  return out;
+}
+
+// Those of the list that a step may have, and the most that there can be where the list goes past it: no step is eager
+// for its size alone. From the largest on.
+std::vector<int> Engine::up_to(const std::vector<int>& sizes, int most) {
+  std::vector<int> out;
+  for (const int each : sizes)
+    if (each > 0 && each <= most) out.push_back(each);
+  if (!sizes.empty() && *std::max_element(sizes.begin(), sizes.end()) > most) out.push_back(most);
+  std::sort(out.rbegin(), out.rend());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+std::vector<int> Engine::sizes_of(const std::vector<int>& rows) const { return up_to(rows, options_.limits.max_rows); }
+
+// Of packed steps: up to the longest that there can be, in the list's last stride where it ends before.
+std::vector<int> Engine::packed_tokens() const {
+  const int most = options_.limits.max_tokens;
   std::vector<int> tokens = spec_.capture.tokens;  // they grow
-  // Up to the longest step there can be, in the list's last stride where it ends before.
   if (tokens.size() > 1)
     for (const int stride = tokens.back() - tokens[tokens.size() - 2]; tokens.back() < most;)
       tokens.push_back(std::min(most, tokens.back() + stride));
-  if (!tokens.empty() && tokens.back() > most) tokens.push_back(most);
-  std::sort(tokens.rbegin(), tokens.rend());
-  for (const int each : tokens)
-    if (each > rows.front()) add(rows.front(), each);
-  return out;
+  return up_to(tokens, most);
 }
 
 Status Engine::capture() {
   if (on_cpu()) return ok_status();
   MSTAR_TRY(reserve_buffers());
-  if (!device_.supports_capture() || spec_.capture.rows.empty()) return ok_status();
-  captures_ = body_->captures();
-  for (CaptureSpec& spec : captures_)
+  if (!device_.supports_capture()) return ok_status();
+  const std::vector<int> sizes = sizes_of(spec_.capture.rows);
+  if (!sizes.empty()) captures_ = body_->captures();
+  const auto count_items = [&](CaptureSpec& spec) {
     for (SlotSource& each : spec.row.sources)
       each.items = num_items(input_slots_[static_cast<std::size_t>(each.slot)], *each.value).value_or(0);
-  if (captures_.empty()) {
-    log_warn("component '{}' runs eagerly: its body captures nothing", spec_.name);
-    return ok_status();
+  };
+  for (CaptureSpec& spec : captures_) count_items(spec);
+  bool has_regions = false;
+  for (Region& region : regions_) {
+    for (CaptureSpec& kind : region.spec.kinds) count_items(kind);
+    has_regions |= region.sizes != nullptr;
   }
-  std::vector<int> sizes;
-  for (const int rows : spec_.capture.rows)
-    if (rows > 0 && rows <= options_.limits.max_rows) sizes.push_back(rows);
-  if (sizes.empty()) return ok_status();
-  // No step up to the most rows that there can be runs eagerly for its size alone.
-  const int most = *std::max_element(spec_.capture.rows.begin(), spec_.capture.rows.end());
-  if (most > options_.limits.max_rows) sizes.push_back(options_.limits.max_rows);
-  std::sort(sizes.rbegin(), sizes.rend());  // the largest first: it must fit
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  MSTAR_TRY(allocate_static_memory(sizes.front()));
+  if (captures_.empty() && !sizes.empty())
+    log_warn("component '{}' runs eagerly: its body captures nothing", spec_.name);
+  if (captures_.empty() && !has_regions) return ok_status();
+  MSTAR_TRY(allocate_static_memory(sizes.empty() ? 0 : sizes.front()));
+  MSTAR_TRY(capture_whole(sizes));
+  for (std::size_t r = 0; r < regions_.size(); ++r) MSTAR_TRY(capture_region(static_cast<int>(r)));
+  return ok_status();
+}
+
+Status Engine::capture_whole(const std::vector<int>& sizes) {
   std::vector<Bucket> buckets;
   for (std::size_t c = 0; c < captures_.size(); ++c) {
     const CaptureSpec& spec = captures_[c];
-    for (Bucket bucket : buckets_of(spec, sizes)) {
+    for (Bucket bucket : buckets_of(spec, sizes, packed_tokens())) {
       bucket.spec = static_cast<int>(c);
-      Graphs graphs;
-      Status recorded;
-      for (int slot = 0; slot < resource::kNumSlots && recorded; ++slot) {
-        auto graph = record(spec, bucket, slot);
-        if (graph) {
-          graphs.by_slot[static_cast<std::size_t>(slot)] = std::move(*graph);
-        } else {
-          recorded = graph.error();
-        }
-      }
-      // What is not there now will not be there for requests either.
-      if (!recorded && recorded.error().code == Code::unavailable) return recorded.error();
-      if (!recorded) {
-        log_warn("component '{}': a step of {} rows and {} tokens runs eagerly, its graph could not be recorded: {}",
-                 spec_.name, bucket.rows, bucket.tokens, recorded.error().message);
-        continue;
-      }
+      MSTAR_TRY_ASSIGN(std::optional<Graphs> graphs,
+                       record_both("a step", bucket, [&](int slot) { return record(spec, bucket, slot); }));
+      if (!graphs) continue;
       buckets.push_back(bucket);
-      graphs_.push_back(std::move(graphs));
+      graphs_.push_back(std::move(*graphs));
     }
   }
   buckets_ = BucketTable(std::move(buckets));
   return ok_status();
+}
+
+// Nothing when it cannot be recorded, or graphs have taken what they may: then it runs eagerly.
+Result<std::optional<Graphs>> Engine::record_both(const std::string& what, const Bucket& bucket,
+                                                  const RecordSlot& record) {
+  std::optional<Graphs> none;
+  if (num_captured_nodes_ >= options_.most_graph_nodes) {
+    log_warn("component '{}': {} of {} rows and {} tokens runs eagerly, its graphs have {} nodes already", spec_.name,
+             what, bucket.rows, bucket.tokens, num_captured_nodes_);
+    return none;
+  }
+  Graphs graphs;
+  for (int slot = 0; slot < resource::kNumSlots; ++slot) {
+    auto graph = record(slot);
+    // What is not there now will not be there for requests either.
+    if (!graph && graph.error().code == Code::unavailable) return graph.error();
+    if (!graph) {
+      log_warn("component '{}': {} of {} rows and {} tokens runs eagerly, its graph could not be recorded: {}",
+               spec_.name, what, bucket.rows, bucket.tokens, graph.error().message);
+      return none;
+    }
+    num_captured_nodes_ += (*graph)->num_nodes();
+    graphs.by_slot[static_cast<std::size_t>(slot)] = std::move(*graph);
+  }
+  return std::optional(std::move(graphs));
+}
+
+int Engine::num_graphs() const {
+  std::size_t count = graphs_.size();
+  for (const Region& region : regions_) count += region.graphs.size();
+  return static_cast<int>(count) * resource::kNumSlots;
 }
 
 Status Engine::replay(Step& step) {

@@ -145,19 +145,19 @@ Status Engine::gather(Step& step) {
     const SlotSpec& spec = input_slots_[s];
     const std::int64_t items = step.input_starts[s].back();
     const auto& from = sources[s];
-    if (!step.bucket && from.size() == 1 && (from[0].on_device || on_cpu())) {
+    if (!step.is_static && from.size() == 1 && (from[0].on_device || on_cpu())) {
       step.input_views[s] = slot_view(spec, const_cast<void*>(from[0].pointer), items, device_.id());
       continue;
     }
     std::byte* to = nullptr;
-    if (step.bucket) {
+    if (step.is_static) {
       to = memory.inputs[s].data();
     } else {
       MSTAR_TRY_ASSIGN(auto block, options_.buffers->take(static_cast<std::size_t>(items) * item_bytes(spec)));
       to = static_cast<std::byte*>(block->pointer);
       step.held.push_back(std::move(block));
     }
-    step.input_views[s] = slot_view(spec, to, items, device_.id());
+    step.input_views[s] = slot_view(spec, to, num_real > 0 ? step.input_starts[s][num_real] : items, device_.id());
     if (on_cpu()) {
       for (const Source& each : from) {
         if (each.bytes) std::memcpy(to, each.pointer, each.bytes);
@@ -167,15 +167,15 @@ Status Engine::gather(Step& step) {
     }
     // Memory of the pool may still be read by steps before this one; the slot's own has rested since its last step.
     const Stream stream = step.ops().stream;
-    Gatherer gatherer(device_, stream, step.bucket ? device_.upload_stream() : stream, to, staging);
+    Gatherer gatherer(device_, stream, step.is_static ? device_.upload_stream() : stream, to, staging);
     const std::int64_t real_items = step.input_starts[s][num_real];
     const std::size_t real_bytes = static_cast<std::size_t>(real_items) * item_bytes(spec);
     // Static memory keeps the padding of earlier steps: only what they overwrote is padded again.
     std::int64_t padded = 0;
-    SlotMemory::Padding* const held = step.bucket ? &memory.padding[s] : nullptr;
+    SlotMemory::Padding* const held = step.is_static ? &memory.padding[s] : nullptr;
     std::size_t done = 0;
     for (const Source& each : from) {
-      const bool is_padding = done >= real_bytes && step.bucket.has_value();
+      const bool is_padding = done >= real_bytes && step.is_static;
       done += each.bytes;
       if (is_padding && items <= held->end && real_items + padded >= held->begin) break;
       gatherer.add(each);
@@ -192,16 +192,23 @@ Status Engine::gather(Step& step) {
 
 Status Engine::allocate_outputs(Step& step) {
   const std::size_t num_slots = output_slots_.size();
-  const auto* const of_graph =
-      step.rows.packed ? &captures_[static_cast<std::size_t>(buckets_.at(*step.bucket).spec)].row.results : nullptr;
+  const auto* const of_graph = step.rows.packed && step.bucket
+                                   ? &captures_[static_cast<std::size_t>(buckets_.at(*step.bucket).spec)].row.results
+                                   : nullptr;
+  const auto results_of = [&](std::size_t row) -> const std::vector<SlotResult>& {
+    if (of_graph) return *of_graph;
+    const RowDemand& demand = step.demands[row];
+    const bool has_place = step.results_of_places && row < step.inputs.size() && !demand.resources.ends;
+    return has_place ? *step.results_of_places : demand.results;
+  };
   std::vector<std::int32_t> items;
   step.output_starts.assign(num_slots, {0});
   for (std::size_t s = 0; s < num_slots; ++s) {
     auto& starts = step.output_starts[s];
     starts.reserve(step.demands.size() + 1);
-    for (const RowDemand& demand : step.demands) {
+    for (std::size_t r = 0; r < step.demands.size(); ++r) {
       std::int32_t count = 0;
-      for (const SlotResult& each : of_graph ? *of_graph : demand.results)
+      for (const SlotResult& each : results_of(r))
         if (each.slot == static_cast<int>(s)) count += each.items;
       starts.push_back(starts.back() + count);
     }

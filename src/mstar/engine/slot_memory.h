@@ -70,7 +70,9 @@ class ActivationArena {
   void claim(std::size_t bytes);
   // Allocates the largest claim; later claims must fit. exhausted.
   Status seal();
-  Arena arena() const { return Arena(memory_, bytes_); }
+  // Behind the first `front` bytes, which the caller uses as it likes.
+  Arena arena(std::size_t front = 0) const { return Arena(this->front() + front, bytes_ - front); }
+  std::byte* front() const { return static_cast<std::byte*>(memory_); }
   std::size_t bytes() const { return bytes_; }
 
  private:

@@ -1,6 +1,7 @@
 // One step of one component between prepare and finish. Internal to engine/.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <memory>
@@ -31,6 +32,9 @@ struct OutputLayout {
   static OutputLayout of(const std::vector<SlotSpec>& specs, const std::vector<std::int32_t>& items);
 };
 
+// The demand of a row of so many segments.
+RowDemand of_segments(const RowDemand& segment, int count);
+
 class Step final : public Forward {
  public:
   Step(Device& device, const Arena& memory, ThreadPool* pool, ResourceSet& resources, DType activations)
@@ -51,15 +55,21 @@ class Step final : public Forward {
   }
   OpContext& ops() override { return context_; }
   int num_rows() const override { return static_cast<int>(inputs.size()); }
+  bool has_all_places() const override { return rows.packed; }
+  Status run_region(int region, const std::function<Status()>& part) override;
+  TensorView border(int index) const override {
+    MSTAR_CHECK(borders != nullptr, "a step without borders");
+    return borders->view(index, border_memory, num_rows(), token_offsets().back(), context_.device.id());
+  }
   const RowInputs& row(int r) const override { return inputs[static_cast<std::size_t>(r)]; }
   const RowDemand& demand(int r) const override { return demands[static_cast<std::size_t>(r)]; }
   TensorView input(int slot) const override { return input_views[static_cast<std::size_t>(slot)]; }
   std::span<const std::int32_t> input_offsets(int slot) const override {
-    return input_starts[static_cast<std::size_t>(slot)];
+    return of_rows(input_starts[static_cast<std::size_t>(slot)]);
   }
   TensorView output(int slot) const override { return output_views[static_cast<std::size_t>(slot)]; }
   std::span<const std::int32_t> output_offsets(int slot) const override {
-    return output_starts[static_cast<std::size_t>(slot)];
+    return of_rows(output_starts[static_cast<std::size_t>(slot)]);
   }
   resource::Resource& resource(decl::ResourceRef ref) const override {
     resource::Resource* found = resources_.at(ref);
@@ -67,20 +77,31 @@ class Step final : public Forward {
     return *found;
   }
   int plan_slot() const override { return rows.slot; }
-  std::span<const std::int32_t> token_offsets() const override { return rows.token_offsets; }
+  std::span<const std::int32_t> token_offsets() const override { return of_rows(rows.token_offsets); }
   void stop_loop(int r, std::string_view loop) override {
     results[static_cast<std::size_t>(r)].stopped_loops.emplace_back(loop);
   }
   void fail_row(int r, Error error) override { results[static_cast<std::size_t>(r)].error = std::move(error); }
 
   // Rows that pad a leased bucket stand behind the real ones in `rows` and `demands`, not in `inputs` and `results`.
+  // Behind them `demands` may have one more, of segments alone.
   std::vector<RowInputs> inputs;
   std::vector<RowDemand> demands;
   std::vector<RowResult> results;
   resource::StepRows rows;
   int own_slot = 0;            // of the two of this component
   PlanSlots* slots = nullptr;  // where own_slot was taken
-  std::optional<int> bucket;   // leased; nothing: eager
+  std::optional<int> bucket;   // leased; nothing: eager, or by regions
+  bool is_static = false;      // inputs lie in the slot's static memory
+  // Of each region: the graph that was leased, or null.
+  std::vector<CapturedGraph*> regions;
+  int num_region_replays = 0;
+  // Items in the outputs of a row that has no results of its own, though it has its place; null: it has none.
+  const std::vector<SlotResult>* results_of_places = nullptr;
+  const Borders* borders = nullptr;
+  std::byte* border_memory = nullptr;
+  int recorded_region = -1;  // run_region records this one
+  std::unique_ptr<CapturedGraph> recorded;
   std::vector<TensorView> input_views, output_views;
   std::vector<std::vector<std::int32_t>> input_starts, output_starts;
   OutputLayout layout;
@@ -99,6 +120,10 @@ class Step final : public Forward {
   std::optional<Error> failure;
 
  private:
+  Status record_region(const std::function<Status()>& part);
+  std::span<const std::int32_t> of_rows(const std::vector<std::int32_t>& offsets) const {
+    return std::span(offsets).first(std::min(offsets.size(), inputs.size() + 1));
+  }
   OpContext context_;
   ResourceSet& resources_;
 };

@@ -20,6 +20,18 @@ const std::vector<int> kCapturedRows = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128,
 // Of steps with prompts. A product's time grows in tiles of 128 tokens anyway.
 const std::vector<int> kCapturedTokens = {32,   64,   128,  256,  384,  512,  640,  768,  896,  1024, 1152, 1280,
                                           1408, 1536, 1664, 1792, 1920, 2048, 2176, 2304, 2432, 2560, 2688, 2816};
+// Of those that are not one graph, for a row tells log-probabilities: fewer, they are rare.
+const std::vector<int> kTrunkTokens = {32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 4096, 8192};
+
+Capture captures_of(bool on_cuda) {
+  if (!on_cuda) return {};
+  return {.rows = kCapturedRows,
+          .tokens = kCapturedTokens,
+          .regions = {{.name = std::string(kTrunkRegion),
+                       .rows = kCapturedRows,
+                       .tokens = kTrunkTokens,
+                       .lease_before_step = true}}};
+}
 
 // prefill, then decode until a stop id or the budget.
 class TextPlan final : public Plan {
@@ -78,17 +90,15 @@ void add_text_decoder(Decl& d, std::shared_ptr<const TextDecoderConfig> config, 
       d.port({.name = "logprobs", .axes = {{"tokens"}, {"pair", 2}}, .travel = {ToClient{Modality::text, "f32"}}});
   std::vector<ResourceRef> uses = {r.kv, r.sampler};
   uses.insert(uses.end(), parts.more.begin(), parts.more.end());
-  const auto backbone =
-      d.component(DeviceComponent{.name = "decoder",
-                                  .build = build_text_decoder(r, std::move(parts.build)),
-                                  .homes = {"decoder."},
-                                  .uses = std::move(uses),
-                                  .capture = {.rows = on_cuda ? kCapturedRows : std::vector<int>(),
-                                              .tokens = on_cuda ? kCapturedTokens : std::vector<int>()},
-                                  .compute = c.activations(),
-                                  .max_batch_rows = on_cuda ? 256 : 64,
-                                  .max_batch_tokens = on_cuda ? 8192 : 512,
-                                  .chunked_prefill = true});
+  const auto backbone = d.component(DeviceComponent{.name = "decoder",
+                                                    .build = build_text_decoder(r, std::move(parts.build)),
+                                                    .homes = {"decoder."},
+                                                    .uses = std::move(uses),
+                                                    .capture = captures_of(on_cuda),
+                                                    .compute = c.activations(),
+                                                    .max_batch_rows = on_cuda ? 256 : 64,
+                                                    .max_batch_tokens = on_cuda ? 8192 : 512,
+                                                    .chunked_prefill = true});
   const std::vector<PortRef> out = {r.token, r.logprobs};
   const TokenStop stop{.token = r.token, .ids = c.text.stop_ids, .prefill_walks = {"prefill"}};
   w.prefill = d.walk("prefill", Run{backbone, {r.prompt}, out});

@@ -1,7 +1,6 @@
 #include "mstar/models/text_decoder_body.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "mstar/nn/rms_norm.h"
 #include "mstar/ops/embedding/embedding.h"
@@ -16,6 +15,10 @@ namespace {
 using engine::Forward;
 using engine::RowDemand;
 using engine::RowInputs;
+
+// The one region: all between the ids and the logits. Rows that tell log-probabilities are drawn outside of it.
+constexpr int kTrunk = 0;
+constexpr int kLogits = 0;  // what crosses its border
 
 std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float) + 256; }
 
@@ -75,9 +78,17 @@ class TextDecoder final : public engine::ComponentBody {
     decode.row.results = {{.slot = 0, .output = 0, .items = 1}};
     engine::CaptureSpec prompts;
     prompts.packed = true;
+    prompts.few_rows = 8;
+    prompts.few_rows_tokens = 1024;
     prompts.row.resources.samples = true;
     prompts.row.results = decode.row.results;
     return {decode, prompts};
+  }
+  std::vector<engine::RegionSpec> regions() const override {
+    return {{.name = std::string(kTrunkRegion), .kinds = captures()}};
+  }
+  std::vector<engine::SlotSpec> borders() const override {
+    return {{.name = "logits", .dtype = DType::f32, .item_dims = {refs_.config->vocab}}};
   }
   DType activations() const override { return refs_.config->activations(); }
 
@@ -85,7 +96,7 @@ class TextDecoder final : public engine::ComponentBody {
     const TextDecoderConfig& c = *refs_.config;
     const std::int64_t r = rows;
     return floats(static_cast<std::int64_t>(tokens) * c.dim) + nn::Residual::workspace_bytes(tokens, c.dim) +
-           2 * floats(r * c.dim) + 2 * floats(r * c.vocab) + floats(r) + static_cast<std::size_t>(r) * 256 +
+           2 * floats(r * c.dim) + floats(r * c.vocab) + floats(r) + static_cast<std::size_t>(r) * 256 +
            std::max({stack_->workspace_bytes(rows, tokens, num_threads_), head().workspace_bytes(rows, num_threads_),
                      sample_workspace_bytes(c.vocab, num_threads_)});
   }
@@ -108,15 +119,10 @@ class TextDecoder final : public engine::ComponentBody {
   Status forward(Forward& step, int) override {
     OpContext& ops = step.ops();
     const auto mark = ops.arena.mark();
-    auto& kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.kv));
-    const std::int64_t tokens = step.token_offsets().back();
-    nn::Residual x(ops, ops.temporary(DType::f32, {tokens, refs_.config->dim}));
-    const TensorView positions(const_cast<std::int32_t*>(kv.positions(step.plan_slot())), DType::i32, {tokens},
-                               ops.device.id());
-    MSTAR_TRY(embedding(ops, {.ids = step.input(0), .tied = &embedding_.weight(), .out = x.x()}));
-    const bool each_draws = each_token_draws(step);
-    MSTAR_TRY(stack_->run(step, x, positions, each_draws ? head_reader() : nn::Residual::Reader{}));
-    MSTAR_TRY(each_draws ? draw_all(step, x) : draw_last(step, x.x()));
+    const std::vector<int> drawn = drawn_rows(step);
+    MSTAR_TRY(step.run_region(kTrunk, [&] { return make_logits(step, drawn); }));
+    if (!drawn.empty())
+      MSTAR_TRY(draw(step, drawn, step.border(kLogits).slice(0, static_cast<std::int64_t>(drawn.size()))));
     ops.arena.rewind(mark);
     return ok_status();
   }
@@ -129,6 +135,32 @@ class TextDecoder final : public engine::ComponentBody {
 
   nn::Residual::Reader head_reader() const { return {.norm = &norm_, .product = &head(), .logits = true}; }
 
+  static std::vector<int> drawn_rows(Forward& step) {
+    std::vector<int> out;
+    out.reserve(static_cast<std::size_t>(step.num_rows()));
+    for (int r = 0; r < step.num_rows(); ++r)
+      if (step.has_all_places() || step.row_ends(r)) out.push_back(r);
+    return out;
+  }
+
+  // Of the rows that are drawn, in their order.
+  Status make_logits(Forward& step, const std::vector<int>& drawn) {
+    OpContext& ops = step.ops();
+    auto& kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.kv));
+    const std::int64_t tokens = step.token_offsets().back();
+    nn::Residual x(ops, ops.temporary(DType::f32, {tokens, refs_.config->dim}));
+    const TensorView positions(const_cast<std::int32_t*>(kv.positions(step.plan_slot())), DType::i32, {tokens},
+                               ops.device.id());
+    MSTAR_TRY(embedding(ops, {.ids = step.input(0), .tied = &embedding_.weight(), .out = x.x()}));
+    const bool each_draws = each_token_draws(step);
+    MSTAR_TRY(stack_->run(step, x, positions, each_draws ? head_reader() : nn::Residual::Reader{}));
+    if (drawn.empty()) return ok_status();
+    const TensorView logits = step.border(kLogits).slice(0, static_cast<std::int64_t>(drawn.size()));
+    if (!each_draws) return logits_of_last(step, x.x(), drawn, logits);
+    MSTAR_TRY(x.norm(ops, norm_));
+    return head().run(ops, x.normed(), logits);
+  }
+
   // Whether each row has one token and ends, as while answers are decoded.
   static bool each_token_draws(Forward& step) {
     const auto& offsets = step.token_offsets();
@@ -137,41 +169,25 @@ class TextDecoder final : public engine::ComponentBody {
     return true;
   }
 
-  Status draw_all(Forward& step, nn::Residual& x) {
-    OpContext& ops = step.ops();
-    std::vector<int> all(static_cast<std::size_t>(step.num_rows()));
-    std::iota(all.begin(), all.end(), 0);
-    const TensorView logits = ops.temporary(DType::f32, {x.tokens(), refs_.config->vocab});
-    MSTAR_TRY(x.norm(ops, norm_));
-    MSTAR_TRY(head().run(ops, x.normed(), logits));
-    return draw(step, all, logits);
-  }
-
-  // From the last token of each row that ends in this step.
-  Status draw_last(Forward& step, TensorView x) {
+  // From the last token of each row that is drawn.
+  Status logits_of_last(Forward& step, TensorView x, const std::vector<int>& drawn, TensorView logits) {
     OpContext& ops = step.ops();
     const TextDecoderConfig& c = *refs_.config;
-    std::vector<int> ending;
-    for (int r = 0; r < step.num_rows(); ++r)
-      if (step.row_ends(r)) ending.push_back(r);
-    if (ending.empty()) return ok_status();
     const auto& kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.kv));
-    const std::int64_t num_rows = static_cast<std::int64_t>(ending.size());
+    const std::int64_t num_rows = static_cast<std::int64_t>(drawn.size());
     const TensorView last = ops.temporary(DType::f32, {num_rows, c.dim});
     if (num_rows == step.num_rows()) {
       MSTAR_TRY(last_rows(ops, {.x = x, .rows = kv.ragged(step.plan_slot()), .out = last}));
     } else {
       for (std::int64_t i = 0; i < num_rows; ++i) {
-        const auto row = static_cast<std::size_t>(ending[static_cast<std::size_t>(i)]);
+        const auto row = static_cast<std::size_t>(drawn[static_cast<std::size_t>(i)]);
         ops.device.copy_within(last.at(i).pointer, x.at(step.token_offsets()[row + 1] - 1).pointer,
                                sizeof(float) * static_cast<std::size_t>(c.dim), ops.stream);
       }
     }
     const TensorView normed = ops.temporary(ops.activations, {num_rows, c.dim});
     MSTAR_TRY(norm_.run(ops, last, normed));
-    const TensorView logits = ops.temporary(DType::f32, {num_rows, c.vocab});
-    MSTAR_TRY(head().run(ops, normed, logits));
-    return draw(step, ending, logits);
+    return head().run(ops, normed, logits);
   }
 
   Status draw(Forward& step, const std::vector<int>& ending, TensorView logits) {

@@ -1,9 +1,14 @@
 // The device component of decoder language models.
 #pragma once
 
+#include <string_view>
+
 #include "mstar/models/text_decoder.h"
 
 namespace mstar::models {
+
+// The part of its forward that may be captured by itself (decl::PiecewiseRegion): from ids to logits.
+inline constexpr std::string_view kTrunkRegion = "trunk";
 
 // Ports and resources that the body reads by reference.
 struct TextDecoderRefs {

@@ -65,11 +65,11 @@ struct Fields {
   }
   static void of(Io& io, Ref<WorkerStats::Component> c) {
     io(c.model, c.name, c.num_steps, c.num_rows, c.num_tokens, c.num_replays, c.num_eager, c.num_allocations,
-       c.num_ahead_rows, c.num_dropped_rows, c.num_host_syncs);
+       c.num_ahead_rows, c.num_dropped_rows, c.num_host_syncs, c.num_piecewise, c.num_region_replays);
   }
   static void of(Io& io, Ref<WorkerStats> s) {
     io(s.pools, s.components, s.num_requests, s.num_early_signals, s.weight_bytes, s.arena_bytes, s.buffer_bytes,
-       s.num_handed_over, s.handed_over_bytes);
+       s.num_handed_over, s.handed_over_bytes, s.num_graphs, s.captured_bytes);
   }
   static void of(Io& io, Ref<WorkerSetup::Model> m) {
     io(m.model, m.name, m.options, m.components, m.max_requests, m.max_rows, m.max_tokens);

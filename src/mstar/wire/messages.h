@@ -124,11 +124,13 @@ struct WorkerStats {
     std::int64_t num_rows = 0;
     std::int64_t num_tokens = 0;
     std::int64_t num_replays = 0;       // steps that were one launch of a captured graph
-    std::int64_t num_eager = 0;         // steps that were not
+    std::int64_t num_eager = 0;         // steps without a graph
     std::int64_t num_allocations = 0;   // fresh device buffers
     std::int64_t num_ahead_rows = 0;    // rows launched before they were certain
     std::int64_t num_dropped_rows = 0;  // rows launched, and then not wanted
     std::int64_t num_host_syncs = 0;    // waits for the device
+    std::int64_t num_piecewise = 0;     // steps that were not one graph, but had graphs of regions
+    std::int64_t num_region_replays = 0;
   };
   std::vector<Pool> pools;
   std::vector<Component> components;
@@ -139,6 +141,8 @@ struct WorkerStats {
   std::uint64_t buffer_bytes = 0;
   std::uint64_t num_handed_over = 0;    // device buffers that went straight to other workers
   std::uint64_t handed_over_bytes = 0;  // of these
+  std::uint64_t num_graphs = 0;         // captured
+  std::uint64_t captured_bytes = 0;     // device memory that only they use
 };
 
 // How a worker or the conductor reaches the others. Thread: any; never blocks. False when the receiver is gone.

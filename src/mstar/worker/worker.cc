@@ -371,9 +371,11 @@ void Worker::publish_stats() {
     const engine::StepCounters& c = lane.engine->counters();
     stats.components.push_back({options_.models[lane.model].name, lane.engine->spec().name, c.num_steps, c.num_rows,
                                 c.num_tokens, c.num_replays, c.num_eager, c.num_allocations, c.num_ahead_rows,
-                                c.num_dropped_rows, c.num_host_syncs});
+                                c.num_dropped_rows, c.num_host_syncs, c.num_piecewise, c.num_region_replays});
     stats.weight_bytes += lane.engine->weight_bytes();
     stats.arena_bytes += lane.engine->arena_bytes();
+    stats.num_graphs += static_cast<std::uint64_t>(lane.engine->num_graphs());
+    stats.captured_bytes += lane.engine->captured_bytes();
   }
   if (buffers_) stats.buffer_bytes = buffers_->held_bytes();
   stats.num_handed_over = num_handed_over_;
