@@ -123,8 +123,8 @@ TEST(ThreadCommunicator, ManyCallsOfEveryKindFollowEachOther) {
 // Whether the others wait already or come later, they are told.
 TEST(ThreadCommunicator, AbortWakesWhoeverWaits) {
   on_ranks(3, [](Communicator& end) {
-    EXPECT_TRUE(end.failure());
     if (end.rank() == 1) {
+      EXPECT_TRUE(end.failure());
       end.abort("the device is gone");
       end.abort("too late");
     }
