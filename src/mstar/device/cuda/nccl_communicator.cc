@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -61,10 +60,7 @@ class NcclEnd final : public Communicator {
 
   // The calling thread's device is this rank's.
   Status connect(const NcclApi::UniqueId& id) {
-    return call("ncclCommInitRankConfig", [&] {
-      NcclApi::Config config;
-      return api_.init_rank(&comm_, size(), id, rank(), &config);
-    });
+    return call("ncclCommInitRank", [&] { return api_.init_rank(&comm_, size(), id, rank()); });
   }
 
   Status all_reduce(void* data, std::size_t count, DType dtype, Stream stream) override {
@@ -95,7 +91,7 @@ class NcclEnd final : public Communicator {
   }
 
  private:
-  // Calls return at once; what has to wait for other ranks (to connect) is asked after until it is done.
+  // Calls only put work into the stream (once connected): none waits for another rank.
   template <class Function>
   Status call(const char* name, const Function& function) {
     int result = NcclApi::kSuccess;
@@ -103,10 +99,6 @@ class NcclEnd final : public Communicator {
       const std::lock_guard lock(mutex_);
       if (group_->is_aborted()) return group_->failure();
       result = function();
-      while (result == NcclApi::kInProgress && !group_->is_aborted()) {
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-        if (const int asked = api_.async_error(comm_, &result); asked != NcclApi::kSuccess) result = asked;
-      }
     }
     if (result != NcclApi::kSuccess && !group_->is_aborted()) {
       const Error error = internal_error(std::string(name) + " failed on rank " + std::to_string(rank()) + ": " +

@@ -27,20 +27,19 @@ struct Fake {
   std::map<NcclApi::Comm, int> ranks;
   std::vector<Called> calls;
   std::vector<int> destroyed, aborted;  // ranks
-  std::atomic<int> polls_until_done{0};
   std::atomic<int> failing_rank{-1};
-  std::atomic<bool> never_done{false};
-  std::atomic<bool> waits{false};  // somebody asks whether a call is done that never will be
+  std::atomic<bool> held{false}, is_within{false};  // calls last as long as `held`
 };
 Fake* fake = nullptr;
 
 NcclApi::Comm handle(int rank) { return reinterpret_cast<NcclApi::Comm>(static_cast<std::uintptr_t>(rank) * 16 + 16); }
 
 int note(NcclApi::Comm comm, Called call) {
+  fake->is_within = true;
+  while (fake->held) std::this_thread::yield();
   const std::lock_guard lock(fake->mutex);
   EXPECT_TRUE(fake->ranks.contains(comm)) << "a call on a handle that is gone";
   fake->calls.push_back(call);
-  if (fake->never_done) return NcclApi::kInProgress;
   return fake->ranks[comm] == fake->failing_rank ? 3 : NcclApi::kSuccess;
 }
 
@@ -58,18 +57,13 @@ NcclApi fake_api() {
     id->bytes[5] = 42;
     return NcclApi::kSuccess;
   };
-  api.init_rank = [](NcclApi::Comm* comm, int num_ranks, NcclApi::UniqueId id, int rank, NcclApi::Config* config) {
+  api.init_rank = [](NcclApi::Comm* comm, int num_ranks, NcclApi::UniqueId id, int rank) {
     EXPECT_EQ(num_ranks, 2);
     EXPECT_EQ(id.bytes[5], 42);
-    EXPECT_EQ(config->blocking, 0);
     const std::lock_guard lock(fake->mutex);
+    if (rank == fake->failing_rank) return 3;
     *comm = handle(rank);
     fake->ranks[*comm] = rank;
-    return NcclApi::kInProgress;
-  };
-  api.async_error = [](NcclApi::Comm, int* error) {
-    if (fake->never_done) fake->waits = true;
-    *error = fake->never_done || fake->polls_until_done.fetch_sub(1) > 0 ? NcclApi::kInProgress : NcclApi::kSuccess;
     return NcclApi::kSuccess;
   };
   api.destroy = [](NcclApi::Comm comm) { return gone(comm, fake->destroyed); };
@@ -108,7 +102,6 @@ class NcclGroup : public testing::Test {
 };
 
 TEST_F(NcclGroup, PassesCallsOnWithNcclsNumbers) {
-  fake_.polls_until_done = 5;
   auto group = make();
   ASSERT_EQ(group.size(), 2u);
   EXPECT_EQ(group[1]->rank(), 1);
@@ -154,21 +147,33 @@ TEST_F(NcclGroup, AFailureOfOneRankEndsAll) {
   EXPECT_TRUE(fake_.destroyed.empty());
 }
 
-TEST_F(NcclGroup, AnAbortReachesWhoeverWaitsInACall) {
+// The handle of a call under way is not taken from it; its owner frees it behind the call.
+TEST_F(NcclGroup, AnAbortLetsACallUnderWayEnd) {
   auto group = make();
-  fake_.never_done = true;
-  Status waited;
+  fake_.held = true;
+  Status called;
   std::thread owner([&] {
     float data = 0;
-    waited = group[0]->all_reduce(&data, 1, DType::f32, {});
+    called = group[0]->all_reduce(&data, 1, DType::f32, {});
   });
-  while (!fake_.waits) std::this_thread::yield();
+  while (!fake_.is_within) std::this_thread::yield();
   group[1]->abort("rank 1 has no memory");
+  EXPECT_EQ(fake_.aborted, std::vector<int>{1});
+  fake_.held = false;
   owner.join();
-  ASSERT_FALSE(waited);
-  EXPECT_EQ(waited.error().code, Code::unavailable);
-  EXPECT_NE(waited.error().message.find("rank 1 has no memory"), std::string::npos);
-  EXPECT_EQ(fake_.aborted.size(), 2u);
+  ASSERT_FALSE(called);
+  EXPECT_EQ(called.error().code, Code::unavailable);
+  EXPECT_NE(called.error().message.find("rank 1 has no memory"), std::string::npos);
+  EXPECT_EQ(fake_.aborted, (std::vector<int>{1, 0}));
+}
+
+TEST_F(NcclGroup, ARankThatCannotConnectIsSaidSo) {
+  fake_.failing_rank = 1;
+  Device* const devices[] = {device_.get(), device_.get()};
+  const auto made = make_nccl_group(api_, devices);
+  ASSERT_FALSE(made);
+  EXPECT_NE(made.error().message.find("an error of the library"), std::string::npos) << made.error().message;
+  EXPECT_TRUE(fake_.ranks.empty()) << "whoever was connected has let go";
 }
 
 TEST_F(NcclGroup, AnEndThatGoesAwayEndsTheGroup) {

@@ -10,7 +10,6 @@ namespace mstar {
 namespace {
 
 constexpr const char* kFile = "libnccl.so.2";
-constexpr int kOldest = 21400;  // the first that can be asked not to block
 
 std::vector<std::string> places() {
   std::vector<std::string> out = {""};
@@ -30,6 +29,7 @@ bool find(void* library, const char* name, Function& to) {
 
 Result<NcclApi> look_up() {
   setenv("NCCL_NVLS_ENABLE", "0", 0);
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   void* library = nullptr;
   for (const std::string& place : places())
     if ((library = dlopen((place + kFile).c_str(), RTLD_NOW | RTLD_LOCAL))) break;
@@ -39,15 +39,11 @@ Result<NcclApi> look_up() {
         " was not found: install NCCL, or name its directory in LD_LIBRARY_PATH; tp_size 1 does without");
   NcclApi out;
   const bool whole =
-      find(library, "ncclGetVersion", out.get_version) && find(library, "ncclGetUniqueId", out.get_unique_id) &&
-      find(library, "ncclCommInitRankConfig", out.init_rank) &&
-      find(library, "ncclCommGetAsyncError", out.async_error) && find(library, "ncclCommDestroy", out.destroy) &&
-      find(library, "ncclCommAbort", out.abort) && find(library, "ncclGetErrorString", out.error_text) &&
-      find(library, "ncclAllReduce", out.all_reduce) && find(library, "ncclAllGather", out.all_gather) &&
-      find(library, "ncclBroadcast", out.broadcast);
-  int version = 0;
-  if (!whole || out.get_version(&version) != NcclApi::kSuccess || version < kOldest)
-    return unavailable(std::string(kFile) + " is older than 2.14: install a newer NCCL");
+      find(library, "ncclGetUniqueId", out.get_unique_id) && find(library, "ncclCommInitRank", out.init_rank) &&
+      find(library, "ncclCommDestroy", out.destroy) && find(library, "ncclCommAbort", out.abort) &&
+      find(library, "ncclGetErrorString", out.error_text) && find(library, "ncclAllReduce", out.all_reduce) &&
+      find(library, "ncclAllGather", out.all_gather) && find(library, "ncclBroadcast", out.broadcast);
+  if (!whole) return unavailable(std::string(kFile) + " lacks functions that its major version has");
   return out;
 }
 
