@@ -208,7 +208,7 @@ Status Engine::begin_recording(Step& step, const CaptureSpec& spec, const Bucket
 
 Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, const Bucket& bucket, int slot) {
   const int rows = bucket.rows;
-  Step step(device_, step_arena(), options_.pool, resources_, body_->activations());
+  Step step(device_, step_arena(), options_.pool, resources_, body_->activations(), communicator());
   const Stream stream = step.ops().stream;
   SlotMemory& memory = memory_[static_cast<std::size_t>(slot)];
   MSTAR_TRY(begin_recording(step, spec, bucket, slot, 1));
@@ -324,7 +324,7 @@ Status Engine::capture_whole(const std::vector<int>& sizes) {
 Result<std::optional<Graphs>> Engine::record_both(const std::string& what, const Bucket& bucket,
                                                   const RecordSlot& record) {
   std::optional<Graphs> none;
-  if (num_captured_nodes_ >= options_.most_graph_nodes) {
+  if (!communicator() && num_captured_nodes_ >= options_.most_graph_nodes) {
     log_warn("component '{}': {} of {} rows and {} tokens runs eagerly, its graphs have {} nodes already", spec_.name,
              what, bucket.rows, bucket.tokens, num_captured_nodes_);
     return none;
@@ -332,8 +332,9 @@ Result<std::optional<Graphs>> Engine::record_both(const std::string& what, const
   Graphs graphs;
   for (int slot = 0; slot < resource::kNumSlots; ++slot) {
     auto graph = record(slot);
-    // What is not there now will not be there for requests either.
-    if (!graph && graph.error().code == Code::unavailable) return graph.error();
+    // What is not there now will not be there for requests either. Nor may one rank run eagerly what the others replay:
+    // padding rows are in their sums.
+    if (!graph && (graph.error().code == Code::unavailable || communicator())) return graph.error();
     if (!graph) {
       log_warn("component '{}': {} of {} rows and {} tokens runs eagerly, its graph could not be recorded: {}",
                spec_.name, what, bucket.rows, bucket.tokens, graph.error().message);
