@@ -176,8 +176,9 @@ void read_top(YamlMap& top, YamlFaults& faults, Settings& out) {
   std::size_t routing = 0, isolation = 0, device = 0;
   if (top.choice("device", {"auto", "cpu", "cuda"}, device)) runtime.device = static_cast<DeviceChoice>(device);
   if (const YamlNode* node = top.find("rank_devices")) read_rank_devices(*node, faults, runtime.rank_devices);
-  if (top.choice("routing", {"least_loaded", "random"}, routing))
+  if (top.choice("routing", {"least_loaded", "random", "prefix"}, routing))
     runtime.routing = static_cast<conductor::Routing>(routing);
+  top.integer("prefix_excess", 0, 4096, runtime.prefix_excess);
   top.integer("threads", 0, 1024, runtime.num_threads);
   int stay_awake_us = 0;
   if (top.integer("stay_awake_us", 0, 1'000'000, stay_awake_us)) runtime.stay_awake_us = stay_awake_us;

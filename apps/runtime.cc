@@ -163,10 +163,12 @@ Status Runtime::start_workers() {
   conductor::ConductorOptions options{.max_concurrent_requests = config_.max_concurrent_requests,
                                       .max_queued_requests = config_.max_queued_requests,
                                       .routing = config_.routing,
+                                      .prefix_excess = config_.prefix_excess,
                                       .stays_awake = stays_awake(config_)};
   std::vector<worker::WorkerOptions> workers(static_cast<std::size_t>(num_ranks()) + 1);
   for (const Served& served : models_) options.models.push_back(deploy(served, workers));
   for (std::uint32_t w = 0; w < workers.size(); ++w) options.workers.push_back(WorkerId(w));
+  for (int rank = 0; rank < num_ranks(); ++rank) options.ranks.push_back(worker_of(rank));
   options.worker_metrics = [this] { return worker_metrics(); };
   if (config_.profile.is_on()) options.profile_json = [this] { return apps::profile_json(profiles()); };
   conductor_ = std::make_unique<conductor::Conductor>(std::move(options), *mesh_);

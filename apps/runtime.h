@@ -67,6 +67,7 @@ struct RuntimeConfig {
   int max_step_rows = 0;         // of one step; 0: max_concurrent_requests
   int max_step_tokens = 0;       // 0: 512 on a CPU, engine::kLongStep on a CUDA device
   conductor::Routing routing = conductor::Routing::least_loaded;
+  int prefix_excess = 4;  // with Routing::prefix
   Isolation isolation = Isolation::thread;
   std::chrono::milliseconds hang_timeout{
       60000};  // `isolation: process`: a worker that stands still is killed; 0: never

@@ -53,6 +53,9 @@ std::string Runtime::worker_metrics() const {
   Metric weights("mstar_weight_bytes", "gauge", "Of weights in device memory.");
   Metric handed_over("mstar_handed_over_total", "counter", "Device buffers that went straight to other workers.");
   Metric handed_over_bytes("mstar_handed_over_bytes_total", "counter", "Bytes of these.");
+  Metric states_in("mstar_state_moves_total", "counter", "Times that a request's state came from another worker.");
+  Metric state_bytes("mstar_state_move_bytes_total", "counter", "Bytes of these.");
+  Metric state_wait("mstar_state_move_wait_us_total", "counter", "Time that requests waited for it.");
   Metric restarts("mstar_worker_restarts_total", "counter", "Times that a worker's process was started again.");
   for (std::size_t w = 0; w < num_workers(); ++w) {
     const wire::WorkerStats stats = worker_stats(w);
@@ -61,6 +64,9 @@ std::string Runtime::worker_metrics() const {
     weights.add(worker, static_cast<std::int64_t>(stats.weight_bytes));
     handed_over.add(worker, static_cast<std::int64_t>(stats.num_handed_over));
     handed_over_bytes.add(worker, static_cast<std::int64_t>(stats.handed_over_bytes));
+    states_in.add(worker, static_cast<std::int64_t>(stats.num_states_in));
+    state_bytes.add(worker, static_cast<std::int64_t>(stats.state_in_bytes));
+    state_wait.add(worker, static_cast<std::int64_t>(stats.state_wait_us));
     if (processes_ && w > 0) restarts.add(worker, processes_->num_restarts(WorkerId(static_cast<std::uint32_t>(w))));
     for (const auto& usage : stats.pools) {
       const std::string labels =
@@ -89,7 +95,8 @@ std::string Runtime::worker_metrics() const {
   }
   return used.text + total.text + cached.text + snapshots.text + found.text + preempted.text + steps.text + rows.text +
          replays.text + eager.text + piecewise.text + regions.text + syncs.text + ahead.text + dropped.text +
-         allocations.text + buffers.text + weights.text + handed_over.text + handed_over_bytes.text + restarts.text;
+         allocations.text + buffers.text + weights.text + handed_over.text + handed_over_bytes.text + states_in.text +
+         state_bytes.text + state_wait.text + restarts.text;
 }
 
 }  // namespace mstar::apps

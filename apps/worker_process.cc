@@ -109,6 +109,7 @@ bool WorkerProcesses::send(WorkerId worker, wire::ToWorker message) {
   Child* child = find(worker);
   if (!child) return false;
   const RequestId request = wire::request_of(message);
+  const bool loads = std::holds_alternative<wire::Load>(message);
   auto frame = wire::encode(wire::Frame(std::move(message)));
   if (frame && frame->size() > wire::kMaxFrameBytes) frame = exhausted("a value is too large for another process");
   if (!frame) {
@@ -116,6 +117,10 @@ bool WorkerProcesses::send(WorkerId worker, wire::ToWorker message) {
     return true;
   }
   std::lock_guard lock(child->mutex);
+  if (loads) {  // its loop stands still for so long
+    child->is_ready = false;
+    child->loads_since = Clock::now();
+  }
   if (child->channel) child->channel->send(std::move(*frame));
   return child->channel || child->is_dying;  // where it has died, the word of that ends the request, and says why
 }
@@ -170,7 +175,11 @@ bool WorkerProcesses::on_frame(Child& child, std::span<const std::byte> bytes) {
   }
   {
     std::lock_guard lock(child.mutex);
-    child.is_ready |= std::holds_alternative<wire::WorkerReady>(*message);
+    if (std::holds_alternative<wire::WorkerReady>(*message)) {
+      child.is_ready = true;
+      child.reported_failure = false;  // it has loaded after all
+      child.num_silent = 0;
+    }
     child.was_ready |= child.is_ready;
     child.reported_failure |= std::holds_alternative<wire::WorkerFailed>(*message);
   }
@@ -191,6 +200,7 @@ Status WorkerProcesses::spawn(Child& child) {
   child.is_ready = child.reported_failure = false;
   child.num_turns = 0;
   child.num_silent = 0;
+  child.loads_since = child.started_at;
   child.channel = std::make_unique<wire::Channel>(
       ours.release(),
       wire::Channel::Callbacks{
@@ -298,7 +308,7 @@ void WorkerProcesses::look_for_hangs() {
       std::lock_guard lock(child->mutex);
       if (!child->channel) continue;
       if (!child->is_ready) {
-        if (Clock::now() - child->started_at > kLoading) kill(*child, "its process does not get ready and was killed");
+        if (Clock::now() - child->loads_since > kLoading) kill(*child, "its process does not get ready and was killed");
         continue;
       }
       hangs = child->num_silent++ >= kLooks;

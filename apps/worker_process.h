@@ -60,7 +60,7 @@ class WorkerProcesses {
   using Clock = std::chrono::steady_clock;
   struct Child {
     wire::WorkerSetup setup;
-    mutable std::mutex mutex;                // guards the next ten
+    mutable std::mutex mutex;                // guards the next eleven
     std::unique_ptr<wire::Channel> channel;  // null: no process
     pid_t pid = -1;
     wire::WorkerStats stats;
@@ -72,6 +72,7 @@ class WorkerProcesses {
     std::int64_t num_restarts = 0;
     std::uint64_t num_turns = 0;  // of the worker's loop, as last told
     int num_silent = 0;           // looks in a row that found it unchanged
+    Clock::time_point loads_since;
     // Of the supervisor's thread:
     Clock::time_point started_at;
     std::optional<Clock::time_point> restart_at;

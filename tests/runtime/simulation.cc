@@ -37,11 +37,28 @@ void Simulation::Port::to_conductor(wire::ToConductor message) {
 
 namespace {
 
-// Host components together on worker 0, device components by equal lists of replicas.
+// Host components together on worker 0, device components by equal lists of replicas; those by walk each for itself.
 std::vector<conductor::NodeGroup> groups_of(const decl::Decl& model, const ModelSpec& spec) {
   std::map<std::vector<std::uint32_t>, conductor::NodeGroup> groups;
+  std::vector<conductor::NodeGroup> out;
+  const auto add = [&](conductor::NodeGroup group, const std::vector<std::uint32_t>& workers) {
+    for (const std::uint32_t worker : workers) group.replicas.emplace_back(worker);
+    out.push_back(std::move(group));
+  };
   for (std::uint16_t c = 0; c < model.components().size(); ++c) {
     const auto& component = model.components()[c];
+    bool by_walk = false;
+    for (const auto& [name, replicas] : spec.by_walk) {
+      if (name.first != component.name()) continue;
+      by_walk = true;
+      conductor::NodeGroup group{
+          .name = name.first, .components = {decl::ComponentRef(c)}, .walks = {}, .replicas = {}};
+      group.walks.push_back(model.find_walk(name.second));
+      std::vector<std::uint32_t> workers;
+      for (const std::uint32_t replica : replicas) workers.push_back(replica + 1);
+      add(std::move(group), workers);
+    }
+    if (by_walk) continue;
     const auto named = spec.replicas.find(component.name());
     std::vector<std::uint32_t> workers;
     if (component.on_host()) {
@@ -55,11 +72,7 @@ std::vector<conductor::NodeGroup> groups_of(const decl::Decl& model, const Model
     group.name = component.name();
     group.components.push_back(decl::ComponentRef(c));
   }
-  std::vector<conductor::NodeGroup> out;
-  for (auto& [workers, group] : groups) {
-    for (const std::uint32_t worker : workers) group.replicas.emplace_back(worker);
-    out.push_back(std::move(group));
-  }
+  for (auto& [workers, group] : groups) add(std::move(group), workers);
   return out;
 }
 
@@ -86,8 +99,10 @@ Simulation::Simulation(Options options, std::vector<ModelSpec> models) : options
     for (const auto& group : served.groups)
       for (const WorkerId worker : group.replicas)
         for (const auto component : group.components)
-          if (!decls_.back()->at(component).on_host())
-            worker_options_[worker.value].models.back().components.push_back(component);
+          if (auto& components = worker_options_[worker.value].models.back().components;
+              !decls_.back()->at(component).on_host() &&
+              std::find(components.begin(), components.end(), component) == components.end())
+            components.push_back(component);
     conducting.models.push_back(std::move(served));
   }
   for (std::uint32_t w = 0; w <= options.num_device_workers; ++w) conducting.workers.emplace_back(w);

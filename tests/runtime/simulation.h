@@ -31,6 +31,8 @@ struct Answer final : EventSink {
 struct ModelSpec {
   decl::Decl decl;
   std::map<std::string, std::vector<std::uint32_t>> replicas;  // by component; those not named run on device worker 0
+  // By component and walk: a component that is named here is named for each of its walks.
+  std::map<std::pair<std::string, std::string>, std::vector<std::uint32_t>> by_walk = {};
 };
 
 // Whether workers get a device that defers its work and so run ahead; MSTAR_SIM_DEVICE=deferred says so for a whole run

@@ -57,6 +57,8 @@ StepProfile::StepProfile(Options options)
 
 std::size_t StepProfile::add_component(std::string model, std::string component) {
   const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < components_.size(); ++i)
+    if (components_[i].model == model && components_[i].name == component) return i;
   Component& made = components_.emplace_back();
   made.model = std::move(model);
   made.name = std::move(component);

@@ -31,6 +31,7 @@ Error failed_by(const std::exception& error) {
 
 Conductor::Conductor(ConductorOptions options, wire::Mesh& mesh)
     : options_(std::move(options)), mesh_(mesh), created_s_(std::time(nullptr)), random_(options_.seed) {
+  find_prompts();
   was_ready_ = options_.workers.empty();
 }
 
@@ -118,8 +119,10 @@ void Conductor::on(const wire::WorkerReady& message) {
     ready_.insert(message.worker);
     failures_.erase(message.worker);
     was_ready_ |= ready_.size() == options_.workers.size();
+    standings_[message.worker].is_removed = false;  // whoever begins has loaded all
   }
   state_changed_.notify_all();
+  unload_if_left(message.worker);
 }
 
 void Conductor::on(const wire::WorkerFailed& message) {
@@ -129,12 +132,14 @@ void Conductor::on(const wire::WorkerFailed& message) {
     ready_.erase(message.worker);
     failures_[message.worker] = reason;
   }
+  forget_routes(message.worker);
   state_changed_.notify_all();
   std::vector<RequestId> hit;
   for (auto& [id, request] : requests_)
     if (request->workers.count(message.worker)) hit.push_back(id);
   for (const RequestId id : hit) {
     Request& request = *find(id);
+    if (!request.ended || request.removing.count(message.worker)) count_request(message.worker, -1);
     request.workers.erase(message.worker);
     request.removing.erase(message.worker);
     // If another life of the worker has begun already, the request may have reached that one.
@@ -151,7 +156,7 @@ void Conductor::on(wire::RequestFailed message) {
 void Conductor::on(const wire::Removed& message) {
   Request* request = find(message.request);
   if (!request || !request->ended) return;
-  request->removing.erase(message.worker);
+  if (request->removing.erase(message.worker) > 0) count_request(message.worker, -1);
   erase_if_removed(message.request);
 }
 
@@ -165,32 +170,12 @@ void Conductor::admit() {
   note_numbers();
 }
 
-Result<WorkerId> Conductor::choose_replica(std::uint32_t model, std::size_t g, std::optional<std::uint32_t> wanted) {
-  std::vector<WorkerId> best;
-  int least = 0;
-  std::lock_guard lock(state_mutex_);
-  const std::vector<WorkerId>& replicas = options_.models[model].groups[g].replicas;
-  if (wanted && ready_.count(replicas[*wanted % replicas.size()])) return replicas[*wanted % replicas.size()];
-  for (const WorkerId replica : replicas) {
-    if (!ready_.count(replica)) continue;
-    const auto at = load_.find({model, g, replica});
-    const int load = at == load_.end() || options_.routing == Routing::random ? 0 : at->second;
-    if (best.empty() || load < least) {
-      best.clear();
-      least = load;
-    }
-    if (load == least) best.push_back(replica);
-  }
-  if (best.empty()) return unavailable(why_not_served(options_.models[model]));
-  return best[best.size() == 1 ? 0 : random_() % best.size()];
-}
-
 Result<std::shared_ptr<const graph::PlacedModel>> Conductor::place(Request& request) {
   const std::uint32_t model = request.submit.model;
   const ServedDeployment& served = options_.models[model];
   graph::RequestPlacement placement(*served.compiled, WorkerId());
   for (std::size_t g = 0; g < served.groups.size(); ++g) {
-    MSTAR_TRY_ASSIGN(const WorkerId chosen, choose_replica(model, g, request.submit.replica));
+    MSTAR_TRY_ASSIGN(const WorkerId chosen, choose_replica(request.submit, g));
     ++load_[{model, g, chosen}];
     request.replicas.emplace_back(g, chosen);
     for (const decl::ComponentRef component : served.groups[g].components) {
@@ -250,6 +235,7 @@ void Conductor::add_to_workers(Request& request) {
   }
   for (auto& [worker, add] : adds) {
     request.workers.insert(worker);
+    count_request(worker, 1);
     add.request = request.submit.id;
     add.model = request.submit.model;
     add.params = request.submit.params;
@@ -274,8 +260,13 @@ void Conductor::end(Request& request, RequestEvent event) {
   }
   tell(*request.submit.sink, std::move(event));
   request.submit.sink.reset();
-  for (const WorkerId worker : request.workers)
-    if (mesh_.to_worker(worker, wire::RemoveRequest{id})) request.removing.insert(worker);
+  for (const WorkerId worker : request.workers) {
+    if (mesh_.to_worker(worker, wire::RemoveRequest{id})) {
+      request.removing.insert(worker);
+    } else {
+      count_request(worker, -1);
+    }
+  }
   if (options_.stays_awake.count() > 0 && requests_.size() == 1)
     awake_until_ = std::chrono::steady_clock::now() + options_.stays_awake;
   erase_if_removed(id);

@@ -22,6 +22,7 @@
 #include "mstar/base/queue.h"
 #include "mstar/conductor/client_inputs.h"
 #include "mstar/conductor/frontend.h"
+#include "mstar/conductor/prefix_routes.h"
 #include "mstar/decl/decl.h"
 #include "mstar/graph/partition_progress.h"
 #include "mstar/wire/messages.h"
@@ -44,15 +45,19 @@ struct ServedDeployment {
   std::vector<NodeGroup> groups;  // every component is in exactly one for each walk that runs it
 };
 
-enum class Routing : std::uint8_t { least_loaded, random };
+// Of replicas the one with the fewest live requests; any; or the one that had the request's beginning last, where that
+// has not too many.
+enum class Routing : std::uint8_t { least_loaded, random, prefix };
 
 struct ConductorOptions {
   std::vector<ServedDeployment> models;
   std::vector<WorkerId> workers;
+  std::vector<WorkerId> ranks = {};  // of them those that may be drained, by rank
   int max_concurrent_requests = 16;
   int max_queued_requests = 256;
   Routing routing = Routing::least_loaded;
-  std::uint64_t seed = 0;                       // of ties and random routing
+  int prefix_excess = 4;   // a request follows its prefix to a replica with so many more live requests than the least
+  std::uint64_t seed = 0;  // of ties and random routing
   std::function<std::string()> worker_metrics;  // Prometheus text of the workers; may be empty
   std::function<std::string()> profile_json;    // of the workers' steps; empty where no profile is taken
   std::chrono::microseconds stays_awake = {};   // after the last request's end: its client may send the next at once
@@ -85,6 +90,8 @@ class Conductor final : public Frontend {
   RuntimeState state() const override;
   std::string metrics_text() const override;
   Result<std::string> profile_json() const override;
+  std::vector<WorkerInfo> workers() const override;
+  Result<WorkerInfo> order_worker(int rank, WorkerOrder order) override;
 
   // New requests are refused with `unavailable`; true when none was left within the time.
   bool drain(std::chrono::milliseconds timeout);
@@ -114,8 +121,12 @@ class Conductor final : public Frontend {
   struct Abort {
     RequestId id;
   };
+  struct Ordered {  // an operator's order stands in standings_
+    WorkerId worker;
+    bool loads = false;
+  };
   struct Stop {};
-  using Inbox = std::variant<wire::ToConductor, Submit, Push, Abort, Stop>;
+  using Inbox = std::variant<wire::ToConductor, Submit, Push, Abort, Ordered, Stop>;
 
   struct Partition {
     std::unique_ptr<decl::Plan> plan;
@@ -136,6 +147,7 @@ class Conductor final : public Frontend {
     std::set<WorkerId> removing;  // that have not confirmed the removal
     Params metadata;
     std::map<WorkerId, std::int64_t> cached_tokens;  // where one counts them
+    std::map<decl::ResourceRef, WorkerId> state_at;  // of what moves: who has it, once a walk has used it
   };
 
   // conductor_frontend.cc: any thread
@@ -146,11 +158,16 @@ class Conductor final : public Frontend {
   Status reserve(int num_choices, const char* field);
   Result<Submit> make_submit(const decl::ApiRequest& request) const;
   static Submit choice_of(const Submit& first, int choice);
-  // Empty when each part of the model has a ready worker. Caller holds state_mutex_.
+  // Empty when each part of the model has a worker that takes requests. Caller holds state_mutex_.
   std::string why_not_served(const ServedDeployment& served) const;
   std::string why_not_ready() const;
   void close_inputs(RequestId request);     // of a request that has ended
   void forget_submitted(int num_requests);  // that did not get in
+
+  // conductor_workers.cc: any thread, which holds state_mutex_
+  bool takes_requests(WorkerId worker) const;
+  std::string why_it_takes_none(WorkerId worker) const;
+  WorkerInfo info_of(int rank) const;
 
   // ---- owner thread ----
   // conductor.cc: life and admission
@@ -172,12 +189,27 @@ class Conductor final : public Frontend {
   void begin(Submit submit);
   void add_to_workers(Request& request);
   Result<std::shared_ptr<const graph::PlacedModel>> place(Request& request);
-  Result<WorkerId> choose_replica(std::uint32_t model, std::size_t group, std::optional<std::uint32_t> wanted);
+  // conductor_routing.cc
+  struct Prompt {  // of a group with a prefix cache
+    decl::PortRef port;
+    int block_tokens = 0;
+    PrefixRoutes routes;
+  };
+  void find_prompts();
+  static PrefixRoutes::Chain chain_of(const Submit& submit, const Prompt& prompt);
+  void forget_routes(WorkerId worker);
+  Result<WorkerId> choose_replica(const Submit& submit, std::size_t group);
+  Result<WorkerId> pick_replica(const Submit& submit, std::size_t group, const PrefixRoutes* routes,
+                                const PrefixRoutes::Chain& chain);
   void end(Request& request, RequestEvent event);
   void end_after(RequestId request, const std::exception& thrown);  // where it has not ended
   void fail_waiting(Submit& submit, Error error);
   void erase_if_removed(RequestId id);
   void note_numbers();
+  // conductor_workers.cc: who is in service
+  void on(const Ordered& message);
+  void count_request(WorkerId worker, int by);  // that the worker has, or has no more
+  void unload_if_left(WorkerId worker);
   Request* find(RequestId id);
 
   // conductor_walks.cc: from reports to the next walk
@@ -187,6 +219,7 @@ class Conductor final : public Frontend {
   void send_items(const Request& request, const ClientItems& items);
   void note_consumed(const Request& request) const;
   void advance(Request& request, std::size_t partition);
+  void move_state(Request& request, decl::PartitionRef partition, decl::WalkRef walk);
   std::map<decl::PortRef, decl::StreamCounts> stream_counts(const Request& request, std::size_t partition) const;
   void finish_partition(Request& request, std::size_t partition, decl::Finish finish);
   void finish_request(Request& request, decl::Finish finish);
@@ -204,19 +237,27 @@ class Conductor final : public Frontend {
   std::atomic<bool> draining_{false};
   std::mutex open_mutex_;                                              // guards open_
   std::unordered_map<RequestId, std::shared_ptr<ClientInputs>> open_;  // of requests that have not ended
-  mutable std::mutex state_mutex_;                                     // guards the next five
+  mutable std::mutex state_mutex_;                                     // guards the next six
   std::condition_variable state_changed_;
   std::set<WorkerId> ready_;
   std::map<WorkerId, std::string> failures_;  // of workers that are gone, until they are ready again
   bool was_ready_ = false;                    // every worker, at one time
+  struct Standing {                           // of a worker
+    bool drains = false;                      // takes no requests; so was it ordered
+    bool removes = false;                     // drains, and then lets go of what it has loaded
+    bool is_removed = false;                  // was told to
+    int num_requests = 0;
+  };
+  std::map<WorkerId, Standing> standings_;
   struct Counters {
-    std::int64_t finished = 0, failed = 0, cancelled = 0, running = 0, waiting = 0, tokens = 0;
+    std::int64_t finished = 0, failed = 0, cancelled = 0, running = 0, waiting = 0, tokens = 0, by_prefix = 0;
   } counters_;
 
   std::deque<Submit> waiting_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::map<std::pair<std::uint32_t, std::vector<WorkerId>>, std::shared_ptr<const graph::PlacedModel>> placements_;
   std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> load_;  // live requests by (model, group, replica)
+  std::map<std::pair<std::uint32_t, std::size_t>, Prompt> prompts_;       // of (model, group), with Routing::prefix
   std::mt19937_64 random_;
   bool stopping_ = false;
   bool stopped_ = false;

@@ -11,10 +11,8 @@ std::string Conductor::why_not_served(const ServedDeployment& served) const {
     std::string reason = "no worker runs '" + group.name + "'";
     bool any = false;
     for (const WorkerId replica : group.replicas) {
-      any |= ready_.count(replica) != 0;
-      const auto failure = failures_.find(replica);
-      reason = failure != failures_.end() ? failure->second
-                                          : "worker " + std::to_string(replica.value) + " is not ready yet";
+      any |= takes_requests(replica);
+      reason = why_it_takes_none(replica);
     }
     if (!any) return reason;
   }
@@ -234,6 +232,8 @@ std::string Conductor::metrics_text() const {
   line("counter", "mstar_requests_total", nullptr, "{outcome=\"failed\"}", c.failed);
   line("counter", "mstar_requests_total", nullptr, "{outcome=\"cancelled\"}", c.cancelled);
   line("counter", "mstar_generated_tokens_total", "Tokens that counted in usage.", "", c.tokens);
+  line("counter", "mstar_routed_by_prefix_total", "Choices of a replica because of a prompt's beginning.", "",
+       c.by_prefix);
   line("gauge", "mstar_workers_ready", "Workers that are ready.", "", static_cast<std::int64_t>(num_ready));
   if (options_.worker_metrics) out += options_.worker_metrics();
   return out;

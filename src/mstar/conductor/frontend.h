@@ -55,6 +55,25 @@ struct RuntimeState {
   std::string reason;  // why it is not ready, for people
 };
 
+// A worker that an operator may take out of service and back: one for each rank.
+struct WorkerInfo {
+  // drained: it gets no requests and has none. removed: it has let go of what it had loaded, too.
+  enum class State : std::uint8_t { starting, running, draining, drained, removed, failed };
+  struct Part {
+    std::string model;
+    std::vector<std::string> components;
+  };
+  int rank = 0;
+  State state = State::starting;
+  std::string reason;    // of failed
+  int num_requests = 0;  // that it has a part of, until nothing of them is left there
+  std::vector<Part> parts;
+};
+std::string_view worker_state_name(WorkerInfo::State state);
+// drain: it gets no new requests; those that it has go on. remove: the same, and when the last one has left, it lets go
+// of weights, pools and caches. resume: it gets requests again, as soon as it is ready.
+enum class WorkerOrder : std::uint8_t { drain, remove, resume };
+
 // What one call of a client asks of the runtime: each request as often as it wants answers of it.
 struct CallRequests {
   std::vector<decl::ApiRequest> requests;
@@ -98,6 +117,13 @@ class Frontend {
     return std::move(invalid_request("the model '" + std::string(model) + "' has no tokens")).with_field("model");
   }
   virtual RuntimeState state() const = 0;
+  // By rank; none where the runtime has none.
+  virtual std::vector<WorkerInfo> workers() const { return {}; }
+  // The worker of a rank as it stands then. What is asked for again changes nothing. invalid_request with field "rank"
+  // when there is none.
+  virtual Result<WorkerInfo> order_worker(int rank, WorkerOrder) {
+    return invalid_request("there is no rank " + std::to_string(rank)).with_field("rank");
+  }
   // Prometheus text exposition of the runtime's metrics.
   virtual std::string metrics_text() const = 0;
   // Where the time of the workers' steps went, as JSON. unavailable where no profile is taken.

@@ -74,6 +74,7 @@ Result<std::shared_ptr<const PlacedModel>> PlacedModel::place(const CompiledMode
         return bad_model("no worker for '" + model.declaration().at(walk.nodes[n].component).name() + "' in walk '" +
                          model.declaration().at(walk.ref).name + "'");
   for (const CompiledWalk& walk : model.walks()) placed->add_walk(walk);
+  placed->find_moving_state();
   placed->workers_.resize(model.partitions().size());
   for (const CompiledWalk& walk : model.walks())
     for (const Fragment& each : placed->fragments(walk.ref))
@@ -129,6 +130,38 @@ void PlacedModel::add_walk(const CompiledWalk& walk) {
       const WorkerId to = owner(walk.ref, target.node);
       if (edge.from == kNoNode || owner(walk.ref, edge.from) != to) add_once(list, to);
     }
+  }
+}
+
+bool keeps_state(const decl::ResourceSpec& spec) {
+  return !std::holds_alternative<decl::LinearAttention>(spec) && !std::holds_alternative<decl::Attention>(spec) &&
+         !std::holds_alternative<decl::RaggedAttention>(spec);
+}
+
+void PlacedModel::find_moving_state() {
+  const decl::Decl& decl = model_->declaration();
+  moving_state_.resize(model_->walks().size());
+  for (std::uint16_t r = 0; r < decl.resources().size(); ++r) {
+    const decl::ResourceRef resource(r);
+    if (!keeps_state(decl.at(resource))) continue;
+    std::set<WorkerId> all;
+    std::vector<StateUse> by_walk(model_->walks().size());
+    bool each_on_one = true;
+    for (const CompiledWalk& walk : model_->walks())
+      for (NodeIndex n = 0; n < walk.nodes.size(); ++n) {
+        const decl::Component& component = decl.at(walk.nodes[n].component);
+        if (component.on_host()) continue;
+        const auto& uses = component.device().uses;
+        if (std::find(uses.begin(), uses.end(), resource) == uses.end()) continue;
+        StateUse& use = by_walk[walk.ref.value];
+        const WorkerId worker = owner(walk.ref, n);
+        each_on_one &= !use.worker.valid() || use.worker == worker;
+        use = {resource, worker};
+        all.insert(worker);
+      }
+    if (all.size() < 2 || !each_on_one) continue;
+    for (std::size_t w = 0; w < by_walk.size(); ++w)
+      if (by_walk[w].worker.valid()) moving_state_[w].push_back(by_walk[w]);
   }
 }
 

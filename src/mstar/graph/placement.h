@@ -43,6 +43,15 @@ struct Fragment {
   std::uint16_t top_members = 0;
 };
 
+// Whether it keeps anything of a request from one step to the next; plans over other resources do not.
+bool keeps_state(const decl::ResourceSpec& spec);
+
+// A resource, and the worker that has it while a walk runs.
+struct StateUse {
+  decl::ResourceRef resource;
+  WorkerId worker;
+};
+
 // Thread: any; immutable.
 class PlacedModel {
  public:
@@ -67,6 +76,9 @@ class PlacedModel {
   std::vector<WorkerId> readers(decl::PartitionRef partition, decl::PortRef port) const;
   // The worker with the stream's buffer; invalid when no walk of the partition reads it.
   WorkerId stream_worker(decl::PartitionRef partition, decl::PortRef port) const;
+  // What the walk uses of resources whose state must move with a request, because its walks use them on several
+  // workers, each walk on one.
+  std::span<const StateUse> moving_state(decl::WalkRef walk) const { return moving_state_[walk.value]; }
   // Workers beside `self` that run a part of the loop: receivers of its stops.
   std::vector<WorkerId> loop_peers(decl::WalkRef walk, LoopIndex loop, WorkerId self) const;
 
@@ -74,6 +86,7 @@ class PlacedModel {
   PlacedModel(const CompiledModel& model, RequestPlacement placement)
       : model_(&model), placement_(std::move(placement)) {}
   void add_walk(const CompiledWalk& walk);
+  void find_moving_state();
   std::vector<std::string> faults() const;
   void add_loop_faults(const CompiledWalk& walk, const CompiledLoop& loop, const std::string& who,
                        std::vector<std::string>& faults) const;
@@ -83,6 +96,7 @@ class PlacedModel {
   std::vector<std::vector<Fragment>> fragments_;
   std::vector<std::vector<WorkerId>> workers_;
   std::vector<std::vector<std::vector<WorkerId>>> edge_peers_;
+  std::vector<std::vector<StateUse>> moving_state_;    // by walk
   std::vector<std::vector<WorkerId>> stream_workers_;  // [partition][position in CompiledPartition::streams]
 };
 

@@ -69,6 +69,10 @@ class PagedKvPool final : public Resource {
   // Its tokens' ids are not told: the label has no text from now on.
   void commit(const StepRow& row) override { commit(row, std::span<const std::int32_t>()); }
   void rollback(const StepRow& row) override;
+  // Of each label its text, its numbers, and keys and values of the tokens that stand. Where there is no room for them,
+  // a label with a text has that alone afterwards, and its tokens are computed again; exhausted where it has none.
+  Result<Values> take_out(RequestId request) override;
+  Status put_in(RequestId request, const Values& values) override;
   // Cost: O(pages) on the host; no bytes move.
   Status fork(RequestId request, int from_label, int to_label, Stream stream) override;
   Usage usage() const override;
@@ -197,6 +201,12 @@ class PagedKvPool final : public Resource {
   // as many as it takes.
   void make_writable(Sequence& sequence, int begin, int end);
   void copy_page(std::int32_t from, std::int32_t to);
+
+  // ---- requests that move (resource_moves.cc)
+  Dims moved_dims(int num_tokens) const;
+  // Calls visit(place on the device, place in the bytes, bytes) for each stretch of the sequence's first tokens.
+  template <class Visit>
+  void for_each_stretch(const std::vector<std::int32_t>& pages, int num_tokens, Visit&& visit) const;
 
   // ---- sequences (paged_kv_sequences.cc)
   Prefix find_prefix(const Request& request, const Sequence& sequence, const SequenceRow& row) const;

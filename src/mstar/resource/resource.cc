@@ -68,6 +68,19 @@ Status Resource::fork(RequestId, int, int, Stream) {
   return internal_error("resource '" + usage().name + "' has no labels to fork");
 }
 
+Result<Values> Resource::take_out(RequestId) {
+  return internal_error("what requests keep in '" + usage().name + "' cannot move");
+}
+
+Status Resource::put_in(RequestId, const Values&) {
+  return internal_error("what requests keep in '" + usage().name + "' cannot move");
+}
+
+bool can_move(const decl::ResourceSpec& spec) {
+  return std::holds_alternative<decl::PagedKv>(spec) || std::holds_alternative<decl::RecurrentState>(spec) ||
+         std::holds_alternative<decl::Latents>(spec) || std::holds_alternative<decl::Sampler>(spec);
+}
+
 std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limits) {
   return std::visit(Sizer{limits}, spec);
 }

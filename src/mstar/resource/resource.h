@@ -10,6 +10,7 @@
 
 #include "mstar/base/ids.h"
 #include "mstar/base/result.h"
+#include "mstar/base/value.h"
 #include "mstar/decl/request.h"
 #include "mstar/decl/resource.h"
 #include "mstar/device/device.h"
@@ -106,6 +107,13 @@ class Resource {
   // gone. Steps launched before it on `stream` are seen, later ones not. Resources without labels are never asked.
   // internal when the request or a label is unknown.
   virtual Status fork(RequestId request, int from_label, int to_label, Stream stream);
+  // What the request keeps here, as bytes of the host for put_in() of the same resource on another worker; it keeps its
+  // place here, and nothing in it. None of its rows is in flight. internal when it is unknown, or cannot leave. Waits
+  // for the device.
+  virtual Result<Values> take_out(RequestId request);
+  // In place of what the request keeps here; none of its rows is in flight. internal when it is unknown, or the values
+  // are not those of such a resource; exhausted. Waits for the device.
+  virtual Status put_in(RequestId request, const Values& values);
   // Prompt tokens of the request that were found in a cache; -1: there is none.
   virtual std::int64_t cached_tokens(RequestId) const { return -1; }
   virtual Usage usage() const = 0;
@@ -138,6 +146,9 @@ std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limi
 // exhausted when the device has no room; bad_model when the spec is not supported on this build.
 Result<std::unique_ptr<Resource>> make_resource(const decl::ResourceSpec& spec, const PoolLimits& limits,
                                                 Device& device);
+
+// Whether take_out() and put_in() are for resources of this kind.
+bool can_move(const decl::ResourceSpec& spec);
 
 // bad_model, naming the resource, unless all are at least 1.
 Status check_positive(const std::string& name, std::span<const std::int64_t> sizes);

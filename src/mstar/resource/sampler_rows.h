@@ -43,6 +43,9 @@ class SamplerPool final : public Resource {
   Status plan(const StepRows& rows, Stream stream) override;
   void commit(const StepRow&) override {}
   void rollback(const StepRow& row) override;
+  // How many tokens were drawn, and which, as far as penalties look at them.
+  Result<Values> take_out(RequestId request) override;
+  Status put_in(RequestId request, const Values& values) override;
   Usage usage() const override;
   // On the host, in the step's row order; a row that pads keeps a default.
   const std::vector<SamplerRow>& rows(int slot) const { return rows_[slot]; }

@@ -36,6 +36,9 @@ class StateSlots final : public Resource {
   void rollback(const StepRow& row) override;
   bool can_roll_back() const override { return update_ == StateUpdate::double_buffered; }
   Status fork(RequestId request, int from_label, int to_label, Stream stream) override;
+  // One value for each label and tensor, the tensors of a label together.
+  Result<Values> take_out(RequestId request) override;
+  Status put_in(RequestId request, const Values& values) override;
   Usage usage() const override;
 
   // For state that others than the label's rows write (latents): demand.starts_over does not zero it.

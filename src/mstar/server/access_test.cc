@@ -50,6 +50,7 @@ TEST_F(AccessTest, KeysAreAskedFor) {
   EXPECT_EQ(ask(port, get("/v1/models", "Authorization: Bearer sk-one\r\n")).status, 200);
   for (const std::string& request :
        {chat(""), chat("Authorization: Bearer sk-three\r\n"), get("/v1/models"), get("/metrics"), get("/debug/profile"),
+        get("/debug/workers"), post("/debug/workers/0/drain", "text/plain", ""),
         get("/v1/models", "Authorization: Basic sk-one\r\n"), post("/generate", "application/json", "{")}) {
     const TestAnswer answer = ask(port, request);
     EXPECT_EQ(answer.status, 401);

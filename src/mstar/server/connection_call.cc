@@ -7,6 +7,7 @@
 #include "mstar/server/connection.h"
 #include "mstar/server/input_api.h"
 #include "mstar/server/io_loop.h"
+#include "mstar/server/workers_api.h"
 
 namespace mstar::server {
 namespace {
@@ -66,9 +67,13 @@ void Connection::on_request() {
   if (is_long_work(endpoint)) return on_long_work();
   Reply answer;
   try {
-    answer = endpoint == Endpoint::input
-                 ? push_input(reader_.head(), reader_.match().rest, reader_.take_form(), *core_)
-                 : answer_at_once(reader_.match(), reader_.take_form(), core_->frontend, core_->metrics);
+    if (endpoint == Endpoint::input) {
+      answer = push_input(reader_.head(), reader_.match().rest, reader_.take_form(), *core_);
+    } else if (endpoint == Endpoint::worker_order) {
+      answer = order_worker(reader_.match().rest, core_->frontend);
+    } else {
+      answer = answer_at_once(reader_.match(), reader_.take_form(), core_->frontend, core_->metrics);
+    }
   } catch (const std::exception& thrown) {
     answer = refusal(thrown_error(thrown));
   }

@@ -8,6 +8,7 @@
 #include "mstar/server/json_text.h"
 #include "mstar/server/tokenize_api.h"
 #include "mstar/server/transcription_api.h"
+#include "mstar/server/workers_api.h"
 
 namespace mstar::server {
 namespace {
@@ -121,6 +122,8 @@ Reply answer_at_once(const RouteMatch& match, const Form& form, const Frontend& 
       return {200, "text/plain; version=0.0.4; charset=utf-8", metrics.text() + frontend.metrics_text()};
     case Endpoint::profile:
       return profile(frontend);
+    case Endpoint::workers:
+      return list_workers(frontend);
     case Endpoint::models:
       return list_models(frontend);
     case Endpoint::model:
@@ -135,6 +138,7 @@ Reply answer_at_once(const RouteMatch& match, const Form& form, const Frontend& 
     case Endpoint::translations:
     case Endpoint::generate:
     case Endpoint::input:
+    case Endpoint::worker_order:
       break;
   }
   return {500, "application/json", error_body(http_error(500, "this route has no answer"))};
@@ -159,6 +163,8 @@ Result<Call> make_call(Endpoint endpoint, Form form, const Frontend& frontend, s
     case Endpoint::ready:
     case Endpoint::metrics:
     case Endpoint::profile:
+    case Endpoint::workers:
+    case Endpoint::worker_order:
     case Endpoint::models:
     case Endpoint::model:
     case Endpoint::tokenize:

@@ -189,6 +189,22 @@ RuntimeState FakeFrontend::state() const {
   return state_;
 }
 
+std::vector<WorkerInfo> FakeFrontend::workers() const {
+  std::lock_guard lock(mutex_);
+  return workers_;
+}
+
+Result<WorkerInfo> FakeFrontend::order_worker(int rank, WorkerOrder order) {
+  std::lock_guard lock(mutex_);
+  if (rank < 0 || static_cast<std::size_t>(rank) >= workers_.size()) return Frontend::order_worker(rank, order);
+  using State = WorkerInfo::State;
+  WorkerInfo& worker = workers_[static_cast<std::size_t>(rank)];
+  worker.state = order == WorkerOrder::drain    ? State::drained
+                 : order == WorkerOrder::remove ? State::removed
+                                                : State::running;
+  return worker;
+}
+
 Result<std::string> FakeFrontend::profile_json() const {
   std::lock_guard lock(mutex_);
   if (profile_.empty()) return Frontend::profile_json();

@@ -68,6 +68,9 @@ class FakeFrontend final : public Frontend {
   RuntimeState state() const override;
   std::string metrics_text() const override;
   Result<std::string> profile_json() const override;
+  // Ranks 0 and 1, which the orders move at once, and where nothing runs.
+  std::vector<WorkerInfo> workers() const override;
+  Result<WorkerInfo> order_worker(int rank, WorkerOrder order) override;
 
   void set_script(Script script);
   void set_state(RuntimeState state);
@@ -90,6 +93,9 @@ class FakeFrontend final : public Frontend {
   Script script_;
   RuntimeState state_;
   std::string profile_;
+  std::vector<WorkerInfo> workers_ = {
+      {.rank = 0, .state = WorkerInfo::State::running, .num_requests = 3, .parts = {{"lab/fake-llm", {"a", "b"}}}},
+      {.rank = 1, .state = WorkerInfo::State::failed, .reason = "it \"died\""}};
   std::optional<Error> refusal_;
   std::function<void(const CallRequests&)> before_submit_;
   std::function<void()> before_codec_;

@@ -8,6 +8,8 @@ constexpr ApiRoute kRoutes[] = {
     {Endpoint::ready, "/ready", false, "GET", kNoBody},
     {Endpoint::metrics, "/metrics", false, "GET", kNoBody},
     {Endpoint::profile, "/debug/profile", false, "GET", kNoBody},
+    {Endpoint::workers, "/debug/workers", false, "GET", kNoBody},
+    {Endpoint::worker_order, "/debug/workers/", true, "POST", kNoBody},
     {Endpoint::models, "/v1/models", false, "GET", kNoBody},
     {Endpoint::model, "/v1/models/", true, "GET", kNoBody},
     {Endpoint::transcriptions, "/v1/audio/transcriptions", false, "POST", kMultipart},

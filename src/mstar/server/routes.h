@@ -15,6 +15,8 @@ enum class Endpoint : std::uint8_t {
   ready,
   metrics,
   profile,
+  workers,
+  worker_order,
   models,
   model,
   transcriptions,

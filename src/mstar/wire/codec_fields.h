@@ -42,6 +42,11 @@ struct Fields {
   static void of(Io& io, Ref<PartitionMessage> m) { io(m.request, m.signal); }
   static void of(Io& io, Ref<CancelPartition> m) { io(m.request, m.partition, m.drop_streams); }
   static void of(Io& io, Ref<RemoveRequest> m) { io(m.request); }
+  static void of(Io& io, Ref<HandOver> m) { io(m.request, m.partition, m.resources, m.to); }
+  static void of(Io& io, Ref<AwaitState> m) { io(m.request, m.num_resources); }
+  static void of(Io& io, Ref<StateParcel> m) { io(m.request, m.states); }
+  static void of(Io&, Ref<Unload>) {}
+  static void of(Io&, Ref<Load>) {}
   static void of(Io&, Ref<Shutdown>) {}
 
   // ---- to the conductor
@@ -69,7 +74,8 @@ struct Fields {
   }
   static void of(Io& io, Ref<WorkerStats> s) {
     io(s.pools, s.components, s.num_requests, s.num_early_signals, s.weight_bytes, s.arena_bytes, s.buffer_bytes,
-       s.num_handed_over, s.handed_over_bytes, s.num_graphs, s.captured_bytes);
+       s.num_handed_over, s.handed_over_bytes, s.num_graphs, s.captured_bytes, s.num_states_in, s.state_in_bytes,
+       s.state_wait_us);
   }
   static void of(Io& io, Ref<WorkerSetup::Model> m) {
     io(m.model, m.name, m.options, m.components, m.max_requests, m.max_rows, m.max_tokens);

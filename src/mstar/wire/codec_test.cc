@@ -107,7 +107,7 @@ class Maker {
     }
   }
   ToWorker to_worker() {
-    switch (below(5)) {
+    switch (below(10)) {
       case 0: {
         auto made = std::make_shared<decl::RequestParams>();
         made->sampling = {.temperature = 0.25,
@@ -126,6 +126,18 @@ class Maker {
         return CancelPartition{request(), partition(), below(2) == 1};
       case 3:
         return RemoveRequest{request()};
+      case 4:
+        return Unload{};
+      case 5:
+        return Load{};
+      case 6:
+        return HandOver{request(), partition(), list([&] { return decl::ResourceRef(number<std::uint16_t>()); }),
+                        worker()};
+      case 7:
+        return AwaitState{request(), number<std::uint32_t>()};
+      case 8:
+        return StateParcel{request(),
+                           list([&] { return std::pair(decl::ResourceRef(number<std::uint16_t>()), values()); })};
       default:
         return Shutdown{};
     }
@@ -202,6 +214,7 @@ class Maker {
         out.num_requests = number<std::int64_t>();
         out.weight_bytes = random_();
         out.handed_over_bytes = random_();
+        out.state_wait_us = random_();
         return out;
       }
       default: {

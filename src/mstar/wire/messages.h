@@ -21,7 +21,7 @@
 namespace mstar::wire {
 
 // Bumped on every change of a struct below or of graph/signals.h; processes of different versions refuse each other.
-inline constexpr std::uint32_t kVersion = 5;
+inline constexpr std::uint32_t kVersion = 6;
 
 // ---- to a worker
 // -------------------------------------------------------------------------------------------------------
@@ -47,8 +47,31 @@ struct CancelPartition {
 struct RemoveRequest {
   RequestId request;
 };
+// The request's next walk uses these resources on another worker: the receiver takes out what it keeps of the request
+// there, once no row of the partition is in flight, and sends it as StateParcel.
+struct HandOver {
+  RequestId request;
+  decl::PartitionRef partition;
+  std::vector<decl::ResourceRef> resources;
+  WorkerId to;
+};
+// Before the start of that walk: the request's nodes with resources wait for so many resources more.
+struct AwaitState {
+  RequestId request;
+  std::uint32_t num_resources = 0;
+};
+// Worker -> worker: what the request keeps in resources, as they give it.
+struct StateParcel {
+  RequestId request;
+  std::vector<std::pair<decl::ResourceRef, Values>> states;
+};
+// To a worker without requests: it lets go of all that it has loaded, as weights, pools and caches.
+struct Unload {};
+// Loads it again; answered by WorkerReady or WorkerFailed, also where it is loaded.
+struct Load {};
 struct Shutdown {};
-using ToWorker = std::variant<AddRequest, PartitionMessage, CancelPartition, RemoveRequest, Shutdown>;
+using ToWorker = std::variant<AddRequest, PartitionMessage, CancelPartition, RemoveRequest, HandOver, AwaitState,
+                              StateParcel, Unload, Load, Shutdown>;
 
 // ---- to the conductor
 // --------------------------------------------------------------------------------------------------
@@ -143,6 +166,9 @@ struct WorkerStats {
   std::uint64_t handed_over_bytes = 0;  // of these
   std::uint64_t num_graphs = 0;         // captured
   std::uint64_t captured_bytes = 0;     // device memory that only they use
+  std::uint64_t num_states_in = 0;      // times that a request's state came from another worker
+  std::uint64_t state_in_bytes = 0;     // of these
+  std::uint64_t state_wait_us = 0;      // that requests waited for it
 };
 
 // How a worker or the conductor reaches the others. Thread: any; never blocks. False when the receiver is gone.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "mstar/base/check.h"
 #include "mstar/base/log.h"
 
 namespace mstar::worker {
@@ -38,88 +37,6 @@ void Worker::stop() {
   thread_.join();
 }
 
-namespace {
-
-// By walk of the model: rows of walks with one number may share a step of the component. Empty: all may.
-std::vector<std::uint32_t> groups_of(const decl::DeviceComponent& component, std::size_t num_walks) {
-  if (component.combined.empty()) return {};
-  std::vector<std::uint32_t> groups(num_walks);
-  for (std::size_t w = 0; w < num_walks; ++w) groups[w] = static_cast<std::uint32_t>(component.combined.size() + w);
-  for (std::size_t g = 0; g < component.combined.size(); ++g)
-    for (const decl::WalkRef walk : component.combined[g].walks) groups[walk.value] = static_cast<std::uint32_t>(g);
-  return groups;
-}
-
-// Home prefixes of all components, those on other workers too.
-std::vector<std::string> homes_of(const decl::Decl& declaration) {
-  std::vector<std::string> out;
-  for (const decl::Component& component : declaration.components()) {
-    if (component.on_host()) continue;
-    out.insert(out.end(), component.device().homes.begin(), component.device().homes.end());
-  }
-  return out;
-}
-
-}  // namespace
-
-Status Worker::load() {
-  const std::int64_t begun_us = clock_.now_us();
-  models_.resize(options_.models.size());
-  if (options_.device) buffers_ = std::make_shared<engine::BufferPool>(*options_.device);
-  if (options_.device && options_.profile) options_.profile->set_marker(options_.device->range_marker());
-  for (std::uint32_t m = 0; m < options_.models.size(); ++m) {
-    const WorkerModel& model = options_.models[m];
-    const decl::Decl& declaration = model.compiled->declaration();
-    if (model.components.empty()) continue;
-    find_followers(m);
-    MSTAR_CHECK(options_.device != nullptr, "device components on a worker without a device");
-    MSTAR_TRY_ASSIGN(weights::WeightMap weights,
-                     weights::WeightMap::create(model.checkpoint, declaration.weight_rules()));
-    if (const auto homes = homes_of(declaration); model.checkpoint && !homes.empty())
-      MSTAR_TRY(weights.check_prefixes(homes));
-    MSTAR_TRY_ASSIGN(models_[m].resources,
-                     engine::ResourceSet::build(declaration, model.components, model.limits, *options_.device));
-    for (const decl::ComponentRef component : model.components) {
-      resource::PoolLimits limits = model.limits;
-      const auto& spec = declaration.at(component).device();
-      limits.max_rows = std::min(limits.max_rows, spec.max_batch_rows);
-      // Where inputs may come in parts, a smaller limit only makes more of them.
-      if (spec.max_batch_tokens > 0)
-        limits.max_tokens =
-            spec.chunked_prefill ? std::min(limits.max_tokens, spec.max_batch_tokens) : spec.max_batch_tokens;
-      MSTAR_TRY_ASSIGN(auto engine,
-                       engine::Engine::create(
-                           declaration, component,
-                           {.limits = limits, .buffers = buffers_, .pool = options_.pool, .profile = options_.profile},
-                           models_[m].resources, weights, *options_.device));
-      const std::size_t profiled = options_.profile ? options_.profile->add_component(model.name, spec.name) : 0;
-      lane_of_[{m, component.value}] = lanes_.size();
-      lanes_.push_back({.model = m,
-                        .engine = std::move(engine),
-                        .profiled = profiled,
-                        .group_of_walk = groups_of(spec, declaration.walks().size())});
-    }
-    if (model.checkpoint) {
-      std::vector<std::string> homes;
-      for (const decl::ComponentRef component : model.components)
-        for (const std::string& prefix : declaration.at(component).device().homes) homes.push_back(prefix);
-      if (!homes.empty()) MSTAR_TRY(weights.finish(homes));
-      model.checkpoint->release_pages();
-    }
-  }
-  if (options_.run_ahead && options_.device && options_.device->is_asynchronous()) max_in_flight_ = 2;
-  const std::int64_t loaded_us = clock_.now_us();
-  for (Lane& lane : lanes_) {
-    MSTAR_TRY(lane.engine->capture());
-    lane.runs_ahead = max_in_flight_ > 1 && lane.engine->may_run_ahead();
-  }
-  if (options_.device && options_.device->is_asynchronous())
-    log_info("worker {}: weights and pools in {:.2f} s, steps captured in {:.2f} s", options_.id.value,
-             1e-6 * static_cast<double>(loaded_us - begun_us), 1e-6 * static_cast<double>(clock_.now_us() - loaded_us));
-  publish_stats();
-  return ok_status();
-}
-
 Status Worker::start() {
   MSTAR_TRY(load());
   thread_ = std::thread([this] { run(); });
@@ -141,8 +58,10 @@ bool Worker::poll() {
   if (!announced_) tell_conductor(wire::WorkerReady{options_.id});
   announced_ = true;
   bool worked = take_messages();
+  if (unloads_) unload_at_rest();
   flush_to_conductor();
   if (!stopping_) worked |= step_once();
+  if (!hand_overs_.empty()) send_states();
   flush_to_conductor();
   if (stopping_) return true;
   if (stats_stale_) publish_stats_when_due(!worked && !held_);
@@ -244,6 +163,7 @@ void Worker::on(wire::AddRequest message) {
   if (message.request <= last_added_) return;  // repeated
   last_added_ = message.request;
   early_.forget_before(message.request);
+  early_states_.erase(early_states_.begin(), early_states_.lower_bound(message.request));
   stats_stale_ = true;
   auto replay = early_.take(message.request);
   if (replay.removed) return;
@@ -253,6 +173,8 @@ void Worker::on(wire::AddRequest message) {
   stay_awake();
   stats_stale_ = true;
   for (auto& signal : replay.signals) on(wire::PartitionMessage{message.request, std::move(signal)});
+  if (auto states = early_states_.extract(message.request))
+    for (wire::StateParcel& each : states.mapped()) on(std::move(each));
 }
 
 void Worker::on(wire::PartitionMessage message) {
@@ -305,6 +227,7 @@ void Worker::on(const wire::RemoveRequest& message) {
   if (message.request > last_added_) {
     last_added_ = message.request;
     early_.forget_before(RequestId(message.request.value + 1));
+    early_states_.erase(early_states_.begin(), early_states_.upper_bound(message.request));
     stats_stale_ = true;
   }
   tell_conductor(wire::Removed{message.request, options_.id});
@@ -380,6 +303,9 @@ void Worker::publish_stats() {
   if (buffers_) stats.buffer_bytes = buffers_->held_bytes();
   stats.num_handed_over = num_handed_over_;
   stats.handed_over_bytes = handed_over_bytes_;
+  stats.num_states_in = num_states_in_;
+  stats.state_in_bytes = state_in_bytes_;
+  stats.state_wait_us = state_wait_us_;
   if (options_.on_stats) options_.on_stats(stats);
   std::lock_guard lock(stats_mutex_);
   stats_ = std::move(stats);

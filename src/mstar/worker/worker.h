@@ -71,7 +71,7 @@ class Worker {
   Worker(WorkerOptions options, wire::Mesh& mesh);
   // Host components that run still are told to give up, and may end later: they hold what they need.
   ~Worker();
-  // Loads weights and builds engines on the calling thread. bad_model, exhausted.
+  // Loads weights and builds engines on the calling thread. bad_model, exhausted. Nothing is loaded yet.
   Status load();
   // load(), then the loop on a thread of its own.
   Status start();
@@ -139,7 +139,11 @@ class Worker {
     int num_unwanted = 0;   // rows in flight that will be rolled back
     std::vector<Promise> promises;
     std::vector<Row*> ahead;  // in flight, and not certain yet
-    bool failed = false;      // reported; its work is dropped until the removal
+    // Of resources that come from other workers: how many are due, or have come early where it is below 0.
+    std::int64_t num_states_due = 0;
+    std::int64_t waits_since_us = 0;
+    std::vector<Pending> held;  // device nodes that wait for them
+    bool failed = false;        // reported; its work is dropped until the removal
     bool removing = false;
     // Owners: this and host stages that run. Set when nobody waits for them any more.
     std::shared_ptr<std::atomic<bool>> abandoned = std::make_shared<std::atomic<bool>>(false);
@@ -198,6 +202,11 @@ class Worker {
   void on(wire::PartitionMessage message);
   void on(wire::CancelPartition message);
   void on(const wire::RemoveRequest& message);
+  void on(wire::HandOver message);
+  void on(const wire::AwaitState& message);
+  void on(wire::StateParcel message);
+  void on(const wire::Unload&) { unloads_ = true; }
+  void on(const wire::Load&);
   void on(const wire::Shutdown&) { stopping_ = true; }
   void on(StageDone message);
   Result<std::unique_ptr<Live>> make_live(wire::AddRequest& message);
@@ -209,6 +218,8 @@ class Worker {
   void fail_after(Live& live, const std::exception& error);
   void release_in_flight(Live& live);
   void finish_removal(Live& live);
+  void unload_at_rest();
+  void let_go();
   void stay_awake();
   void publish_stats_when_due(bool idle);
   void publish_stats();
@@ -218,6 +229,12 @@ class Worker {
   void start_waiting_stage(Live& live, Stage& stage);
   Result<std::shared_ptr<decl::HostInputs>> stage_inputs(const Live& live, decl::PartitionRef partition,
                                                          graph::ReadyNode node) const;
+
+  // worker_moves.cc: state that leaves for another worker, or comes from one
+  void send_states();
+  bool has_rows_in_flight(const Live& live, decl::PartitionRef partition) const;
+  Result<wire::StateParcel> take_states(const wire::HandOver& order, const Live& live);
+  void release_held(Live& live);
 
   // worker_steps.cc: device components
   bool step_once();
@@ -291,8 +308,13 @@ class Worker {
   std::size_t batch_bytes_ = 0;                  // of the values in the last of them
   std::uint64_t turn_ = 0;
   std::atomic<std::uint64_t> num_turns_{0};
-  std::uint64_t num_handed_over_ = 0, handed_over_bytes_ = 0;  // to other workers
+  std::uint64_t num_handed_over_ = 0, handed_over_bytes_ = 0;         // to other workers
+  std::vector<wire::HandOver> hand_overs_;                            // that wait for rows in flight
+  std::map<RequestId, std::vector<wire::StateParcel>> early_states_;  // of requests that are not known yet
+  std::uint64_t num_states_in_ = 0, state_in_bytes_ = 0, state_wait_us_ = 0;
   bool announced_ = false;
+  bool is_loaded_ = false;
+  bool unloads_ = false;  // once nothing runs
   bool builds_late_ = false;
   bool held_ = false;  // the next step waits for requests to arrive
   std::uint64_t num_ended_walks_ = 0;

@@ -81,6 +81,10 @@ void Worker::collect_ready(Live& live, PartitionRef partition) {
       start_stage(live, partition, *ready);
       continue;
     }
+    if (live.num_states_due > 0 && !lanes_[lane->second].engine->spec().uses.empty()) {
+      live.held.push_back({live.request, partition, *ready, &live, &state});
+      continue;
+    }
     lanes_[lane->second].queue.push_back({live.request, partition, *ready, &live, &state});
     lanes_[lane->second].blocked = false;
   }

@@ -23,6 +23,34 @@ TEST_F(WorkerTest, SaysOnceThatItIsReady) {
   EXPECT_EQ(mesh_.all<wire::WorkerReady>()[0].worker, WorkerId(0));
 }
 
+TEST_F(WorkerTest, AnUnloadedWorkerHoldsNothingAndLoadsAgain) {
+  const auto hear = [&](std::uint64_t id) {
+    const std::size_t before = num_reports();
+    give(add(id));
+    give(start(id, "hear"));
+    settle();
+    return num_reports() - before;
+  };
+  EXPECT_EQ(hear(1), 1u);
+  give(wire::Unload{});  // a request is left: not yet
+  EXPECT_FALSE(worker_->stats().pools.empty());
+  EXPECT_EQ(hear(2), 1u);
+  for (const std::uint64_t id : {1u, 2u}) give(wire::RemoveRequest{RequestId(id)});
+  EXPECT_TRUE(worker_->stats().pools.empty());
+  EXPECT_TRUE(worker_->stats().components.empty());
+  EXPECT_EQ(hear(3), 0u);
+  EXPECT_EQ(mesh_.all<wire::RequestFailed>().size(), 1u);
+  EXPECT_EQ(mesh_.all<wire::WorkerReady>().size(), 1u);
+  for (std::size_t i = 2; i < 4; ++i) {  // the second time it is loaded already
+    give(wire::Load{});
+    EXPECT_EQ(mesh_.all<wire::WorkerReady>().size(), i);
+  }
+  EXPECT_FALSE(worker_->stats().pools.empty());
+  EXPECT_EQ(hear(4), 1u);
+  give(wire::RemoveRequest{RequestId(4)});
+  EXPECT_EQ(used(), 0);
+}
+
 TEST_F(WorkerTest, SignalsBeforeTheRequestAreHeldAndReplayed) {
   give(start(1, "hear"));
   settle();

@@ -1,0 +1,119 @@
+// Workers that an operator takes out of service and back.
+#include <algorithm>
+
+#include "mstar/conductor/conductor.h"
+
+namespace mstar {
+
+std::string_view worker_state_name(WorkerInfo::State state) {
+  constexpr std::string_view kNames[] = {"starting", "running", "draining", "drained", "removed", "failed"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+namespace conductor {
+
+bool Conductor::takes_requests(WorkerId worker) const {
+  const auto standing = standings_.find(worker);
+  return ready_.count(worker) && (standing == standings_.end() || !standing->second.drains);
+}
+
+std::string Conductor::why_it_takes_none(WorkerId worker) const {
+  const std::string who = "worker " + std::to_string(worker.value);
+  if (const auto failure = failures_.find(worker); failure != failures_.end()) return failure->second;
+  const auto standing = standings_.find(worker);
+  if (standing == standings_.end() || !standing->second.drains) return who + " is not ready yet";
+  const auto rank = std::find(options_.ranks.begin(), options_.ranks.end(), worker) - options_.ranks.begin();
+  return who + " was taken out of service; POST /debug/workers/" + std::to_string(rank) + "/resume brings it back";
+}
+
+WorkerInfo Conductor::info_of(int rank) const {
+  using State = WorkerInfo::State;
+  const WorkerId worker = options_.ranks[static_cast<std::size_t>(rank)];
+  WorkerInfo out{.rank = rank, .state = State::running, .reason = {}, .num_requests = 0, .parts = {}};
+  const auto found = standings_.find(worker);
+  const Standing standing = found == standings_.end() ? Standing() : found->second;
+  const auto failure = failures_.find(worker);
+  out.num_requests = standing.num_requests;
+  if (failure != failures_.end()) {
+    out.state = State::failed;
+    out.reason = failure->second;
+  } else if (standing.is_removed) {
+    out.state = State::removed;
+  } else if (!ready_.count(worker)) {
+    out.state = State::starting;
+  } else if (standing.drains) {
+    out.state = standing.num_requests > 0 ? State::draining : State::drained;
+  }
+  for (const ServedDeployment& served : options_.models) {
+    WorkerInfo::Part part{.model = served.name, .components = {}};
+    for (const NodeGroup& group : served.groups) {
+      if (std::find(group.replicas.begin(), group.replicas.end(), worker) == group.replicas.end()) continue;
+      for (const decl::ComponentRef each : group.components) {
+        const std::string& name = served.compiled->declaration().at(each).name();
+        if (std::find(part.components.begin(), part.components.end(), name) == part.components.end())
+          part.components.push_back(name);
+      }
+    }
+    if (!part.components.empty()) out.parts.push_back(std::move(part));
+  }
+  return out;
+}
+
+std::vector<WorkerInfo> Conductor::workers() const {
+  std::lock_guard lock(state_mutex_);
+  std::vector<WorkerInfo> out;
+  for (std::size_t rank = 0; rank < options_.ranks.size(); ++rank) out.push_back(info_of(static_cast<int>(rank)));
+  return out;
+}
+
+// From the moment that this returns no request is given to a worker that drains: choose_replica reads the same.
+Result<WorkerInfo> Conductor::order_worker(int rank, WorkerOrder order) {
+  if (rank < 0 || static_cast<std::size_t>(rank) >= options_.ranks.size())
+    return invalid_request("there is no rank " + std::to_string(rank) + "; this server has " +
+                           std::to_string(options_.ranks.size()) + ", counted from 0")
+        .with_field("rank");
+  const WorkerId worker = options_.ranks[static_cast<std::size_t>(rank)];
+  // Also to one that is ready: it may have been told to let go a moment ago.
+  const Ordered ordered{worker, order == WorkerOrder::resume};
+  std::unique_lock lock(state_mutex_);
+  Standing& standing = standings_[worker];
+  if (order == WorkerOrder::resume) {
+    standing.drains = standing.removes = standing.is_removed = false;
+  } else {
+    standing.drains = true;
+    standing.removes |= order == WorkerOrder::remove;
+  }
+  const WorkerInfo out = info_of(rank);
+  lock.unlock();
+  if (!inbox_.push(Inbox(ordered))) return unavailable("the server is shutting down");
+  return out;
+}
+
+void Conductor::on(const Ordered& message) {
+  if (message.loads) mesh_.to_worker(message.worker, wire::Load{});
+  unload_if_left(message.worker);
+}
+
+void Conductor::count_request(WorkerId worker, int by) {
+  {
+    std::lock_guard lock(state_mutex_);
+    standings_[worker].num_requests += by;
+  }
+  if (by < 0) unload_if_left(worker);
+}
+
+void Conductor::unload_if_left(WorkerId worker) {
+  {
+    std::lock_guard lock(state_mutex_);
+    Standing& standing = standings_[worker];
+    if (!standing.removes || standing.num_requests > 0 || !ready_.count(worker)) return;
+    standing.is_removed = true;
+    ready_.erase(worker);
+  }
+  forget_routes(worker);
+  mesh_.to_worker(worker, wire::Unload{});
+  state_changed_.notify_all();
+}
+
+}  // namespace conductor
+}  // namespace mstar
