@@ -245,7 +245,7 @@ void check_draws(Report& report, Device& cuda) {
     for (const Logits kind : {Logits::peaked, Logits::flat, Logits::rounded, Logits::masked})
       for (const std::int64_t vocabulary : {1, 7, 1000, 51865, 248320})
         if (report.takes(240 * vocabulary))
-          check.draws(kind, vocabulary, report.small ? 8 : vocabulary < 2000 ? 100 : 24, with_lists);
+          check.draws(kind, vocabulary, report.small ? 4 : vocabulary < 2000 ? 100 : 24, with_lists);
     check.judge(with_lists ? "sample with penalties, biases and masks: the CPU's tokens" : "sample: the CPU's tokens");
   }
   for (const std::int64_t vocabulary : {1000, 9000, 51865})

@@ -14,12 +14,17 @@ import argparse
 import concurrent.futures
 import contextlib
 import json
+import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
+
+from gpu_tokenizer import write_tokenizer
 
 PORT = 8127
 
@@ -98,6 +103,16 @@ def main():
     parser.add_argument("--tolerance", type=float, default=0.12, help="twice what bfloat16 is off float32 at most (gpu_truth.py)")
     parser.add_argument("serve", nargs="*")
     args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        model = pathlib.Path(directory) / "seeded"
+        model.mkdir()
+        shutil.copy(pathlib.Path(args.model) / "config.json", model)
+        write_tokenizer(model, json.loads((model / "config.json").read_text())["vocab_size"])
+        args.model = str(model)
+        return compare(args)
+
+
+def compare(args):
     chance = random.Random(5)
     prompts = [[chance.randrange(1000, 10000) for _ in range(chance.randrange(60, 700))] for _ in range(args.requests)]
     bad, lines = 0, []
