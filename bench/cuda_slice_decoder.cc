@@ -102,6 +102,26 @@ void check_stops(Report& report, DecoderEngine& captured, Device& cuda, std::vec
                text("%lld wasted rows for %d stops", static_cast<long long>(wasted), num_stops));
 }
 
+// Rows that are drawn at a temperature have no graph of their whole step: their trunk has.
+void check_regions(Report& report, DecoderEngine& eager, DecoderEngine& captured, Device& cuda, const ToyConfig& c,
+                   const std::string& prefix) {
+  for (const bool ahead : {false, true}) {
+    const auto requests = requests_of(5, c, kTokens);
+    const DecodeOptions options{.run_ahead = ahead, .temperature = 0.8};
+    const auto from_eager = run(report, eager, cuda, requests, options);
+    const StepCounters before = captured.engine->counters();
+    const auto from_regions = run(report, captured, cuda, requests, options);
+    const StepCounters& after = captured.engine->counters();
+    report.check(!from_eager.empty() && same_bits(from_eager, from_regions) &&
+                     after.num_piecewise - before.num_piecewise == kTokens - 1 &&
+                     after.num_replays == before.num_replays,
+                 prefix + "drawn at a temperature: captured trunk = eager, logits bitwise",
+                 text("%lld steps by regions, %lld eager, %d different ids",
+                      static_cast<long long>(after.num_piecewise - before.num_piecewise),
+                      static_cast<long long>(after.num_eager - before.num_eager), distinct_tokens(from_regions)));
+  }
+}
+
 void check_config(Report& report, Device& cuda, const char* name, const ToyConfig& c, bool against_cpu) {
   auto cpu = make_cpu_device();
   ThreadPool pool(4);
@@ -143,6 +163,7 @@ void check_config(Report& report, Device& cuda, const char* name, const ToyConfi
                       least_margin(from_cpu, c.vocab), worst_logit(from_cpu, from_captured)));
     if (count == 8) check_stops(report, *captured, cuda, requests, from_cpu);
   }
+  check_regions(report, *eager, *captured, cuda, c, prefix);
   // A request alone has the bits that it has among others: a smaller bucket, other padding.
   const auto requests = requests_of(8, c, kTokens);
   const auto together = run(report, *captured, cuda, requests);

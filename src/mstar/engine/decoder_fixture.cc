@@ -79,6 +79,7 @@ class Loop {
         requests_(requests),
         options_(options),
         params_(std::make_shared<decl::RequestParams>()) {
+    params_->sampling.temperature = options.temperature;
     live_.resize(requests.size());
     results_.resize(requests.size());
   }

@@ -72,6 +72,7 @@ struct StepTimes {
 struct DecodeOptions {
   bool run_ahead = true;  // prepare and launch N+1 before the tokens of N are read
   int max_rows = 1 << 30;
+  double temperature = 0;
   std::vector<StepTimes>* times = nullptr;
 };
 

@@ -25,6 +25,7 @@ TensorView Borders::view(int index, std::byte* memory, int rows, int tokens, Dev
 }
 
 Status Step::run_region(int region, const std::function<Status()>& part) {
+  MSTAR_CHECK(region >= 0 && region < static_cast<int>(regions.size()), "a forward runs a region that its body lacks");
   // Nothing may rely on what it would not find where the region is a graph: its memory is that of the graph's step.
   arena.reset();
   Status ran;

@@ -130,17 +130,35 @@ class ToyDecoder final : public ComponentBody {
     return out;
   }
   std::vector<CaptureSpec> captures() const override { return {{.row = demand(&padding_, 1)}}; }
+  std::vector<RegionSpec> regions() const override { return {{.name = "trunk", .kinds = captures()}}; }
+  std::vector<SlotSpec> borders() const override { return {{.name = "logits", .item_dims = {c_.vocab}}}; }
 
   std::size_t workspace_bytes(int rows, int tokens) const override {
     const std::int64_t t = tokens, r = rows;
     return 3 * floats(t * c_.dim) + floats(t * 3 * c_.dim) + floats(t * c_.ffn_dim) + floats(r * c_.dim) +
-           floats(r * c_.vocab) + sample_workspace_bytes(c_.vocab, num_threads_) +
-           linear_workspace_bytes(head_, t, num_threads_) + (std::size_t{4} << 20);
+           sample_workspace_bytes(c_.vocab, num_threads_) + linear_workspace_bytes(head_, t, num_threads_) +
+           (std::size_t{4} << 20);
   }
 
+  // Rows that are drawn at a temperature are drawn from what the host plans for them: outside of the region.
   Status forward(Forward& step, int) override {
+    MSTAR_TRY(step.run_region(0, [&] { return make_logits(step, step.border(0)); }));
+    return pick(step, step.border(0));
+  }
+
+  std::size_t weight_bytes() const override {
+    std::size_t bytes = embedding_.bytes() + positions_.bytes() + head_.bytes();
+    for (const Layer& l : layers_)
+      bytes += l.qkv.weight.bytes() + l.out.weight.bytes() + l.up.weight.bytes() + l.down.weight.bytes();
+    return bytes;
+  }
+
+ private:
+  ToyDecoder(const ToyConfig& config, const DecoderDecl& d)
+      : c_(config), d_(d), padding_(HostValue::i32(std::vector<std::int32_t>{0})) {}
+
+  Status make_logits(Forward& step, TensorView logits) {
     OpContext& ops = step.ops();
-    const auto mark = ops.arena.mark();
     auto& kv = static_cast<resource::PagedKvPool&>(step.resource(d_.kv));
     const int slot = step.plan_slot();
     const std::int64_t tokens = step.token_offsets().back();
@@ -172,21 +190,8 @@ class ToyDecoder final : public ComponentBody {
       MSTAR_TRY(l.up.run(ops, normed, hidden, Activation::gelu_erf));
       MSTAR_TRY(l.down.run(ops, hidden, x, Activation::none, x));
     }
-    MSTAR_TRY(pick(step, x));
-    ops.arena.rewind(mark);
-    return ok_status();
+    return read_last(step, x, logits);
   }
-
-  std::size_t weight_bytes() const override {
-    std::size_t bytes = embedding_.bytes() + positions_.bytes() + head_.bytes();
-    for (const Layer& l : layers_)
-      bytes += l.qkv.weight.bytes() + l.out.weight.bytes() + l.up.weight.bytes() + l.down.weight.bytes();
-    return bytes;
-  }
-
- private:
-  ToyDecoder(const ToyConfig& config, const DecoderDecl& d)
-      : c_(config), d_(d), padding_(HostValue::i32(std::vector<std::int32_t>{0})) {}
 
   RowDemand demand(const Value* ids, int tokens) const {
     RowDemand out;
@@ -206,8 +211,8 @@ class ToyDecoder final : public ComponentBody {
     return view;
   }
 
-  // The last token of each row, to a token.
-  Status pick(Forward& step, TensorView x) {
+  // The logits of each row's last token.
+  Status read_last(Forward& step, TensorView x, TensorView logits) {
     OpContext& ops = step.ops();
     const int num_rows = step.num_rows();
     const auto offsets = step.token_offsets();
@@ -219,10 +224,14 @@ class ToyDecoder final : public ComponentBody {
                                sizeof(float) * static_cast<std::size_t>(c_.dim), ops.stream);
     }
     MSTAR_TRY(norm_.run(ops, last, last));
-    TensorView logits = d_.with_logits ? step.output(2) : ops.temporary(DType::f32, {num_rows, c_.vocab});
-    MSTAR_TRY(linear(ops, {.x = last, .weight = &head_, .out = logits}));
+    return linear(ops, {.x = last, .weight = &head_, .out = logits});
+  }
+
+  Status pick(Forward& step, TensorView logits) {
+    OpContext& ops = step.ops();
+    if (d_.with_logits) ops.device.copy_within(step.output(2).pointer, logits.pointer, logits.bytes(), ops.stream);
     const auto& wanted = static_cast<resource::SamplerPool&>(step.resource(d_.sampler)).rows(step.plan_slot());
-    sample_rows_.resize(static_cast<std::size_t>(num_rows));
+    sample_rows_.resize(static_cast<std::size_t>(step.num_rows()));
     for (std::size_t r = 0; r < sample_rows_.size(); ++r) {
       sample_rows_[r].temperature = wanted[r].temperature;
       sample_rows_[r].seed = wanted[r].seed;
@@ -246,6 +255,8 @@ class ToyDecoder final : public ComponentBody {
 
 std::unique_ptr<DecoderDecl> declare_toy_decoder(const ToyConfig& config, std::vector<int> captured_rows,
                                                  int max_batch_rows, bool with_logits) {
+  std::vector<decl::PiecewiseRegion> regions;
+  if (!captured_rows.empty()) regions = {{.name = "trunk", .rows = captured_rows, .lease_before_step = true}};
   const DecoderSpec spec{.kv = {.name = "kv",
                                 .layers = config.layers,
                                 .kv_heads = config.heads,
@@ -255,6 +266,7 @@ std::unique_ptr<DecoderDecl> declare_toy_decoder(const ToyConfig& config, std::v
                                 .dtype = config.kv_dtype},
                          .vocab = config.vocab,
                          .captured_rows = std::move(captured_rows),
+                         .regions = std::move(regions),
                          .max_batch_rows = max_batch_rows,
                          .with_logits = with_logits};
   return declare_decoder(spec, [&config](const DecoderDecl& d) -> decl::BuildBody {
