@@ -209,12 +209,16 @@ class Maker {
                                    number<std::int64_t>()};
         });
         out.components = list([&] {
-          return WorkerStats::Component{text(), text(), number<std::int64_t>(), 1, 2, 3, 4, number<std::int64_t>()};
+          return WorkerStats::Component{text(), text(), number<std::int64_t>(), 1, 2,
+                                        3,      4,      number<std::int64_t>(), 5, 6,
+                                        7,      8,      number<std::int64_t>()};
         });
         out.num_requests = number<std::int64_t>();
         out.weight_bytes = random_();
         out.handed_over_bytes = random_();
         out.state_wait_us = random_();
+        out.num_graphs = random_();
+        out.captured_bytes = random_();
         return out;
       }
       default: {
