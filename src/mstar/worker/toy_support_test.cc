@@ -211,7 +211,11 @@ class Decoder final : public engine::ComponentBody {
                          .salt = salt_};
     for (int r = 0; r < step.num_rows(); ++r) {
       if (fails_here(*step.row(r).params, "fail_row", step.row(r).iteration)) step.fail_row(r, told("fail_row"));
-      kernel.num_prompt_tokens.push_back(num_prompt_tokens_[step.row(r).request]);
+      const RowInputs& row = step.row(r);
+      const auto known = num_prompt_tokens_.find(row.request);  // not where the prompt ran on another worker
+      const auto said = row.params ? row.params->fields.get_int("prompt_tokens", 0).value_or(0) : 0;
+      kernel.num_prompt_tokens.push_back(known != num_prompt_tokens_.end() ? known->second
+                                                                           : static_cast<std::int32_t>(said));
     }
     for (const auto& row : static_cast<resource::SamplerPool&>(step.resource(sampler_)).rows(slot))
       kernel.draws.push_back(row.offset);
@@ -301,6 +305,7 @@ Surface generate(PortRef prompt) {
     if (fails_here(out.params, "intake_throw")) throw std::runtime_error("told to throw");
     out.inputs[prompt] = {HostValue::blob(api.text)};
     out.num_prompt_tokens = static_cast<std::int64_t>(api.text.size());
+    out.params.fields.set("prompt_tokens", out.num_prompt_tokens);
     MSTAR_TRY_ASSIGN(out.params.sampling.max_tokens, out.params.fields.get_int("max_tokens", -1));
     MSTAR_TRY_ASSIGN(out.params.sampling.ignore_eos, out.params.fields.get_bool("ignore_eos", false));
     return out;
