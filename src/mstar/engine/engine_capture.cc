@@ -261,7 +261,12 @@ Status Engine::capture() {
       }
       // What is not there now will not be there for requests either.
       // Nor may one rank run eagerly what the others replay: padding rows are in their sums.
-      if (!recorded && (recorded.error().code == Code::unavailable || communicator())) return recorded.error();
+      if (Communicator* const group = communicator(); group && !recorded) {
+        group->abort("component '" + spec_.name + "' was not recorded on rank " + std::to_string(group->rank()) + ": " +
+                     recorded.error().message);
+        return recorded.error();
+      }
+      if (!recorded && recorded.error().code == Code::unavailable) return recorded.error();
       if (!recorded) {
         log_warn("component '{}': a step of {} rows and {} tokens runs eagerly, its graph could not be recorded: {}",
                  spec_.name, bucket.rows, bucket.tokens, recorded.error().message);
