@@ -143,6 +143,18 @@ TEST(ValidateResources, References) {
       resource_fault(Positions{.name = "r", .kv = ResourceRef()}, "kv is not a PagedKv or RingKv of this model"));
 }
 
+TEST(ValidateResources, CutOverRanksForAllOrForNone) {
+  for (const bool is_cut : {false, true}) {
+    Model m;
+    const ComponentRef other =
+        m.d.component(DeviceComponent{.name = "other", .uses = {m.kv}, .tensor_parallel = is_cut});
+    m.with_walks();
+    m.d.walk("more", Step{other, {m.text}, {m.token}});
+    EXPECT_EQ(static_cast<bool>(has_fault(m.d, "resource 'kv': of 'llm' and 'other' only one is tensor_parallel")),
+              is_cut);
+  }
+}
+
 // --- surfaces and weights ---
 TEST(ValidateSurfaces, RouteTwiceAndNoIntake) {
   Model m;

@@ -332,9 +332,14 @@ Result<std::optional<Graphs>> Engine::record_both(const std::string& what, const
   Graphs graphs;
   for (int slot = 0; slot < resource::kNumSlots; ++slot) {
     auto graph = record(slot);
-    // What is not there now will not be there for requests either. Nor may one rank run eagerly what the others replay:
-    // padding rows are in their sums.
-    if (!graph && (graph.error().code == Code::unavailable || communicator())) return graph.error();
+    // One rank may not run eagerly what the others replay: padding rows are in their sums.
+    if (Communicator* const group = communicator(); group && !graph) {
+      group->abort("component '" + spec_.name + "' was not recorded on rank " + std::to_string(group->rank()) + ": " +
+                   graph.error().message);
+      return graph.error();
+    }
+    // What is not there now will not be there for requests either.
+    if (!graph && graph.error().code == Code::unavailable) return graph.error();
     if (!graph) {
       log_warn("component '{}': {} of {} rows and {} tokens runs eagerly, its graph could not be recorded: {}",
                spec_.name, what, bucket.rows, bucket.tokens, graph.error().message);

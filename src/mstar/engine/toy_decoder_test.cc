@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <utility>
 
 #include "mstar/device/cpu/cpu_device.h"
 
@@ -47,6 +48,23 @@ TEST(ToyDecoder, TogetherOneByOneAndAheadAreTheSameBits) {
     }
     EXPECT_EQ(static_cast<int>((*together)[i].tokens.size()), requests[i].max_tokens);
   }
+}
+
+// A component that does not cut itself is whole on each rank of a group, with its resources.
+TEST(ToyDecoder, OnAGroupItIsWhole) {
+  auto device = make_cpu_device();
+  const resource::PoolLimits limits{.max_requests = 8, .max_rows = 8, .max_tokens = 128};
+  auto sharded = limits;
+  sharded.head_shards = 2;
+  const auto requests = requests_of(2);
+  const auto bytes_and_tokens = [&](const resource::PoolLimits& own) {
+    auto decoder = DecoderEngine::create(declare_toy_decoder(kSmall, {}, 8, false), own, *device);
+    EXPECT_TRUE(decoder) << decoder.error().message;
+    auto decoded = decode(*decoder, *device, requests, {});
+    EXPECT_TRUE(decoded) << decoded.error().message;
+    return std::pair(decoder->resources->usage()[0].bytes, (*decoded)[1].tokens);
+  };
+  EXPECT_EQ(bytes_and_tokens(sharded), bytes_and_tokens(limits));
 }
 
 }  // namespace
