@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "mstar/base/digest.h"
 #include "mstar/resource/cross_kv.h"
 #include "mstar/resource/paged_kv.h"
 #include "mstar/resource/sampler_rows.h"
@@ -65,6 +66,14 @@ struct Sizer {
 
 Status Resource::fork(RequestId, int, int, Stream) {
   return internal_error("resource '" + usage().name + "' has no labels to fork");
+}
+
+std::uint64_t Resource::digest() const {
+  const Usage now = usage();
+  Digest digest;
+  for (const std::int64_t each : {now.used, now.cached, now.num_preempted, now.found_tokens, now.num_snapshots})
+    digest.add(static_cast<std::uint64_t>(each));
+  return digest.value();
 }
 
 std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limits) {

@@ -44,6 +44,7 @@ class SamplerPool final : public Resource {
   void commit(const StepRow&) override {}
   void rollback(const StepRow& row) override;
   Usage usage() const override;
+  std::uint64_t digest() const override;
   // On the host, in the step's row order; a row that pads keeps a default.
   const std::vector<SamplerRow>& rows(int slot) const { return rows_[slot]; }
   // The rows of the slot's step that sample, in their order, with what the requests' tokens up to the plan ask for; at

@@ -192,6 +192,8 @@ class Decoder final : public engine::ComponentBody {
   Status forward(Forward& step, int) override {
     for (int r = 0; r < step.num_rows(); ++r) {
       if (fails_here(*step.row(r).params, "forward", step.row(r).iteration)) return told("forward");
+      if (fails_here(*step.row(r).params, "forward_of_" + std::to_string(salt_), step.row(r).iteration))
+        return told("forward");
       if (fails_here(*step.row(r).params, "forward_throw", step.row(r).iteration))
         throw std::runtime_error("told to throw");
     }

@@ -23,7 +23,8 @@ inline constexpr int kEncoderSlices = 3;
 // `salt` makes the tokens of two models differ. Request fields: text, max_tokens, ignore_eos, and for failures `fail`
 // (a place below) and `fail_at` (iteration of the decode loop).
 //   tokenise | tokenise_throw | tokenise_for_ever (until it is abandoned) | wrong_outputs | bad_value | declare |
-//   declare_throw | fail_row | forward | forward_throw | detokenise | plan | plan_throw | emit | intake | intake_throw
+//   declare_throw | fail_row | forward | forward_of_SALT (that of the model) | forward_throw | detokenise | plan |
+//   plan_throw | emit | intake | intake_throw
 // and `brief`, which is no failure: the request's tokenise says that it is brief.
 // `walks_apart`: the decoder's rows of `hear` and `say` never share a step.
 decl::Decl language_model(std::string name, std::uint32_t salt = 7, bool walks_apart = false);

@@ -50,63 +50,41 @@ std::vector<std::uint32_t> groups_of(const decl::DeviceComponent& component, std
   return groups;
 }
 
-// Home prefixes of all components, those on other workers too.
-std::vector<std::string> homes_of(const decl::Decl& declaration) {
-  std::vector<std::string> out;
-  for (const decl::Component& component : declaration.components()) {
-    if (component.on_host()) continue;
-    out.insert(out.end(), component.device().homes.begin(), component.device().homes.end());
-  }
-  return out;
-}
-
 }  // namespace
+
+Status Worker::load_lanes(std::uint32_t m) {
+  const WorkerModel& model = options_.models[m];
+  if (model.components.empty()) return ok_status();
+  const decl::Decl& declaration = model.compiled->declaration();
+  find_followers(m);
+  MSTAR_CHECK(options_.device != nullptr, "device components on a worker without a device");
+  MSTAR_CHECK(leader_ || model.in_step.empty(), "components in step on a worker that leads no group");
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  MSTAR_TRY(load_model(
+      model, {.device = *options_.device, .buffers = buffers_, .pool = options_.pool, .profile = options_.profile},
+      models_[m].resources, engines));
+  if (!model.in_step.empty()) leader_->add_model(m, declaration, model.in_step, models_[m].resources);
+  for (std::size_t c = 0; c < engines.size(); ++c) {
+    const LaneKey key{m, model.components[c]};
+    const auto& spec = engines[c]->spec();
+    const bool in_step = std::find(model.in_step.begin(), model.in_step.end(), key.component) != model.in_step.end();
+    lane_of_[{m, key.component.value}] = lanes_.size();
+    lanes_.push_back({.model = m,
+                      .engine = std::move(engines[c]),
+                      .profiled = options_.profile ? options_.profile->add_component(model.name, spec.name) : 0,
+                      .group_of_walk = groups_of(spec, declaration.walks().size())});
+    lanes_.back().steps = LaneSteps(key, *lanes_.back().engine, in_step ? leader_.get() : nullptr);
+  }
+  return ok_status();
+}
 
 Status Worker::load() {
   const std::int64_t begun_us = clock_.now_us();
   models_.resize(options_.models.size());
   if (options_.device) buffers_ = std::make_shared<engine::BufferPool>(*options_.device);
   if (options_.device && options_.profile) options_.profile->set_marker(options_.device->range_marker());
-  for (std::uint32_t m = 0; m < options_.models.size(); ++m) {
-    const WorkerModel& model = options_.models[m];
-    const decl::Decl& declaration = model.compiled->declaration();
-    if (model.components.empty()) continue;
-    find_followers(m);
-    MSTAR_CHECK(options_.device != nullptr, "device components on a worker without a device");
-    MSTAR_TRY_ASSIGN(weights::WeightMap weights,
-                     weights::WeightMap::create(model.checkpoint, declaration.weight_rules()));
-    if (const auto homes = homes_of(declaration); model.checkpoint && !homes.empty())
-      MSTAR_TRY(weights.check_prefixes(homes));
-    MSTAR_TRY_ASSIGN(models_[m].resources,
-                     engine::ResourceSet::build(declaration, model.components, model.limits, *options_.device));
-    for (const decl::ComponentRef component : model.components) {
-      resource::PoolLimits limits = model.limits;
-      const auto& spec = declaration.at(component).device();
-      limits.max_rows = std::min(limits.max_rows, spec.max_batch_rows);
-      // Where inputs may come in parts, a smaller limit only makes more of them.
-      if (spec.max_batch_tokens > 0)
-        limits.max_tokens =
-            spec.chunked_prefill ? std::min(limits.max_tokens, spec.max_batch_tokens) : spec.max_batch_tokens;
-      MSTAR_TRY_ASSIGN(auto engine,
-                       engine::Engine::create(
-                           declaration, component,
-                           {.limits = limits, .buffers = buffers_, .pool = options_.pool, .profile = options_.profile},
-                           models_[m].resources, weights, *options_.device));
-      const std::size_t profiled = options_.profile ? options_.profile->add_component(model.name, spec.name) : 0;
-      lane_of_[{m, component.value}] = lanes_.size();
-      lanes_.push_back({.model = m,
-                        .engine = std::move(engine),
-                        .profiled = profiled,
-                        .group_of_walk = groups_of(spec, declaration.walks().size())});
-    }
-    if (model.checkpoint) {
-      std::vector<std::string> homes;
-      for (const decl::ComponentRef component : model.components)
-        for (const std::string& prefix : declaration.at(component).device().homes) homes.push_back(prefix);
-      if (!homes.empty()) MSTAR_TRY(weights.finish(homes));
-      model.checkpoint->release_pages();
-    }
-  }
+  if (options_.group) leader_ = std::make_unique<StepLeader>(options_.group);
+  for (std::uint32_t m = 0; m < options_.models.size(); ++m) MSTAR_TRY(load_lanes(m));
   if (options_.run_ahead && options_.device && options_.device->is_asynchronous()) max_in_flight_ = 2;
   const std::int64_t loaded_us = clock_.now_us();
   for (Lane& lane : lanes_) {
@@ -143,10 +121,20 @@ bool Worker::poll() {
   bool worked = take_messages();
   flush_to_conductor();
   if (!stopping_) worked |= step_once();
+  report_ended_group();
   flush_to_conductor();
   if (stopping_) return true;
   if (stats_stale_) publish_stats_when_due(!worked && !held_);
   return worked;
+}
+
+// Once. The conductor ends this worker's requests and sends it no more; it stays to give back what it holds.
+void Worker::report_ended_group() {
+  if (!leader_ || told_group_ended_) return;
+  Status ended = leader_->failure();
+  if (ended) return;
+  told_group_ended_ = true;
+  tell_conductor(wire::WorkerFailed{options_.id, std::move(ended.error())});
 }
 
 bool Worker::take_messages() {
@@ -236,7 +224,9 @@ Result<std::unique_ptr<Worker::Live>> Worker::make_live(wire::AddRequest& messag
       if (std::find(wanted.begin(), wanted.end(), port) != wanted.end())
         live->partitions[p]->give_request_input(port, values);
   }
-  MSTAR_TRY(model.resources.add_request(message.request, *message.params));
+  MSTAR_TRY(leader_ && leader_->leads(live->model)
+                ? leader_->add_request(live->model, live->request, live->params, model.resources)
+                : model.resources.add_request(message.request, *message.params));
   return live;
 }
 
@@ -334,7 +324,11 @@ void Worker::stay_awake() {
 
 void Worker::finish_removal(Live& live) {
   const RequestId request = live.request;
-  models_[live.model].resources.remove_request(request);
+  engine::ResourceSet& resources = models_[live.model].resources;
+  if (leader_ && leader_->leads(live.model))
+    leader_->remove_request(live.model, request, resources);
+  else
+    resources.remove_request(request);
   for (Lane& lane : lanes_) {
     lane.engine->forget(request);
     std::erase_if(lane.queue, [&](const Pending& each) { return each.request == request; });
@@ -363,18 +357,8 @@ void Worker::publish_stats() {
   wire::WorkerStats stats;
   stats.num_requests = static_cast<std::int64_t>(requests_.size());
   stats.num_early_signals = early_.num_signals();
-  for (std::size_t m = 0; m < models_.size(); ++m)
-    for (const auto& usage : models_[m].resources.usage())
-      stats.pools.push_back({options_.models[m].name, usage.name, usage.used, usage.total, usage.bytes, usage.cached,
-                             usage.num_preempted, usage.found_tokens, usage.num_snapshots});
-  for (const Lane& lane : lanes_) {
-    const engine::StepCounters& c = lane.engine->counters();
-    stats.components.push_back({options_.models[lane.model].name, lane.engine->spec().name, c.num_steps, c.num_rows,
-                                c.num_tokens, c.num_replays, c.num_eager, c.num_allocations, c.num_ahead_rows,
-                                c.num_dropped_rows, c.num_host_syncs});
-    stats.weight_bytes += lane.engine->weight_bytes();
-    stats.arena_bytes += lane.engine->arena_bytes();
-  }
+  for (std::size_t m = 0; m < models_.size(); ++m) add_pools(stats, options_.models[m].name, models_[m].resources);
+  for (const Lane& lane : lanes_) add_component(stats, options_.models[lane.model].name, *lane.engine);
   if (buffers_) stats.buffer_bytes = buffers_->held_bytes();
   stats.num_handed_over = num_handed_over_;
   stats.handed_over_bytes = handed_over_bytes_;
