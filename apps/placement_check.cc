@@ -90,6 +90,20 @@ Status check_apart(const Placed& together, const Placed& other) {
   return ok_status();
 }
 
+bool is_cut(const Placed& placed) {
+  return std::any_of(placed.group->components.begin(), placed.group->components.end(),
+                     [&](decl::ComponentRef each) { return placed.model->decl->at(each).device().tensor_parallel; });
+}
+
+// A rank has one set of pools of a model, cut for the group or whole.
+Status check_cut(const Placed& together, const Placed& other) {
+  if (other.model != together.model || other.in_step() || !together.has(other.ranks->front())) return ok_status();
+  if (!is_cut(together) || !is_cut(other)) return ok_status();
+  return invalid_request("rank " + std::to_string(other.ranks->front()) + " holds a part of " + together.describe() +
+                         ", so it cannot hold the whole of " + other.describe() +
+                         " too; give both the same ranks and tp_size");
+}
+
 }  // namespace
 
 int num_ranks(const std::vector<OpenedModel>& models) {
@@ -152,7 +166,10 @@ Status check_ranks_in_step(const std::vector<OpenedModel>& models, const Runtime
             return invalid_request(ranks_text({(*each.ranks)[b], (*each.ranks)[a]}) + " work in step for " +
                                    each.describe() + " and are both on cuda:" +
                                    std::to_string(cuda_index(config, (*each.ranks)[a])) + "; each needs its own");
-    for (const Placed& other : placed) MSTAR_TRY(check_apart(each, other));
+    for (const Placed& other : placed) {
+      MSTAR_TRY(check_apart(each, other));
+      MSTAR_TRY(check_cut(each, other));
+    }
   }
   return ok_status();
 }

@@ -6,7 +6,9 @@
 
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
+#include "mstar/device/cpu/thread_communicator.h"
 #include "mstar/device/cuda/cuda_device.h"
+#include "mstar/device/cuda/nccl_communicator.h"
 #include "mstar/engine/token_budget.h"
 #include "placement_check.h"
 #include "profile_report.h"
@@ -194,25 +196,45 @@ void Runtime::add_local(worker::WorkerOptions options) {
   mesh_->workers.push_back(workers_.back().get());
 }
 
-void Runtime::make_step_groups() {
+// Only where there is something that the ranks compute together.
+Result<std::vector<std::unique_ptr<Communicator>>> Runtime::make_communicators(const std::vector<int>& ranks) const {
+  bool together = false;
+  for (const Served& served : models_)
+    for (const NodeGroup& group : served.opened.groups)
+      if (std::find(group.replica_ranks.begin(), group.replica_ranks.end(), ranks) != group.replica_ranks.end())
+        for (const decl::ComponentRef each : group.components)
+          together |= served.opened.decl->at(each).device().tensor_parallel;
+  if (!together) return std::vector<std::unique_ptr<Communicator>>();
+  if (backend_ == Backend::cpu) return make_thread_group(static_cast<int>(ranks.size()));
+  std::vector<Device*> devices;
+  for (const int rank : ranks) devices.push_back(devices_[static_cast<std::size_t>(rank)].get());
+  return make_nccl_group(devices);
+}
+
+Status Runtime::make_step_groups() {
   in_step_.clear();
   for (const Served& served : models_)
     for (const NodeGroup& group : served.opened.groups)
       for (const std::vector<int>& ranks : group.replica_ranks) {
         if (ranks.size() == 1 || in_step_.count(ranks.front())) continue;
-        const auto together = std::make_shared<worker::StepGroup>(static_cast<int>(ranks.size()));
+        MSTAR_TRY_ASSIGN(auto communicators, make_communicators(ranks));
+        const auto together =
+            std::make_shared<worker::StepGroup>(static_cast<int>(ranks.size()), std::move(communicators));
         for (std::size_t i = 0; i < ranks.size(); ++i) in_step_[ranks[i]] = {together, static_cast<int>(i)};
       }
+  return ok_status();
 }
 
 void Runtime::add_follower(const worker::WorkerOptions& options, int rank) {
   const InStep& in_step = in_step_.at(rank);
+  std::vector<worker::WorkerModel> models = options.models;
+  for (worker::WorkerModel& each : models) each.in_step = each.components;
   followers_[options.id.value] =
       std::make_unique<worker::StepFollower>(worker::StepFollowerOptions{.id = options.id,
                                                                          .rank = in_step.rank,
                                                                          .device = options.device,
                                                                          .pool = pool_.get(),
-                                                                         .models = options.models,
+                                                                         .models = std::move(models),
                                                                          .group = in_step.group},
                                              *mesh_);
   workers_.push_back(nullptr);
@@ -221,7 +243,7 @@ void Runtime::add_follower(const worker::WorkerOptions& options, int rank) {
 
 Status Runtime::start_in_threads(std::vector<worker::WorkerOptions> workers) {
   profiles_.clear();
-  make_step_groups();
+  MSTAR_TRY(make_step_groups());
   for (std::size_t w = 0; w < workers.size(); ++w) {
     workers[w].device = w == 0 ? nullptr : devices_[std::min(w, devices_.size()) - 1].get();
     if (w > 0 && config_.profile.is_on()) {

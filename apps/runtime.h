@@ -146,7 +146,8 @@ class Runtime {
   Status make_devices();
   Status fit_and_start();
   Status start_workers();
-  void make_step_groups();
+  Result<std::vector<std::unique_ptr<Communicator>>> make_communicators(const std::vector<int>& ranks) const;
+  Status make_step_groups();
   void add_follower(const worker::WorkerOptions& options, int rank);
   Status start_in_threads(std::vector<worker::WorkerOptions> workers);
   Status start_in_processes(std::vector<worker::WorkerOptions> workers);

@@ -60,6 +60,9 @@ struct DeviceComponent {
   // its own; the walks take turns, whoever has waited longest first.
   std::vector<CombinedWalks> combined = {};
   double slice_ms = 50;  // yield points: no slice on a CPU is longer
+  // On a group of ranks that work in step each holds a part of its weights and of its resources' heads (see
+  // engine::BuildContext::communicator). False: each holds and computes the whole.
+  bool tensor_parallel = false;
 };
 
 // What a host stage reads: the values of its Run's input ports, in the Run's order. A chunked stream input holds the

@@ -55,6 +55,7 @@ struct StateTensor {
   std::string name;
   std::vector<std::int64_t> dims;
   DType dtype = DType::f32;
+  int shard_axis = -1;  // of dims, cut evenly over the ranks of a group; -1: whole on each
 };
 struct RecurrentState {  // one slot of each tensor per (request, label); slot 0 is the sink
   std::string name;

@@ -34,6 +34,8 @@ void tensors(const std::string& who, const std::vector<StateTensor>& list, Fault
     if (each.name.empty() || !seen.insert(each.name).second) faults.add(who + "tensor names must be there and differ");
     if (std::any_of(each.dims.begin(), each.dims.end(), [](std::int64_t d) { return d < 1; }))
       faults.add(who + "tensor '" + each.name + "' has a size below 1");
+    if (each.shard_axis < -1 || each.shard_axis >= static_cast<int>(each.dims.size()))
+      faults.add(who + "tensor '" + each.name + "' has no axis " + std::to_string(each.shard_axis) + " to cut");
   }
 }
 
@@ -193,14 +195,35 @@ struct CheckRule {
     if (rule.to.size() < 2) faults.add("split rule of '" + rule.from + "' needs at least two targets");
     for (const std::string& to : rule.to) same(rule.from, to, "split");
   }
-  void operator()(const Shard& rule) {
-    if (rule.name.empty()) faults.add("shard rule with an empty name");
-    if (rule.axis < 0) faults.add("shard rule '" + rule.name + "' has a negative axis");
-  }
   void operator()(const Drop& rule) {
     if (rule.from.empty()) faults.add("drop rule with an empty name");
   }
 };
+
+bool has_heads(const ResourceSpec& spec) {
+  if (const auto* const state = std::get_if<RecurrentState>(&spec))
+    return std::any_of(state->tensors.begin(), state->tensors.end(),
+                       [](const StateTensor& each) { return each.shard_axis >= 0; });
+  return std::holds_alternative<PagedKv>(spec) || std::holds_alternative<CrossKv>(spec) ||
+         std::holds_alternative<RingKv>(spec);
+}
+
+// What is cut over ranks is cut for all that use it.
+void check_cuts(const Decl& model, Faults& faults) {
+  for (std::uint16_t r = 0; r < model.resources().size(); ++r) {
+    if (!has_heads(model.resources()[r])) continue;
+    const Component* first = nullptr;
+    for (const Component& each : model.components()) {
+      if (each.on_host()) continue;
+      const auto& uses = each.device().uses;
+      if (std::find(uses.begin(), uses.end(), ResourceRef(r)) == uses.end()) continue;
+      if (!first) first = &each;
+      if (each.device().tensor_parallel != first->device().tensor_parallel)
+        faults.add("resource '" + resource_name(model.resources()[r]) + "': of '" + first->name() + "' and '" +
+                   each.name() + "' only one is tensor_parallel");
+    }
+  }
+}
 
 }  // namespace
 
@@ -221,6 +244,7 @@ void check_resources(const Decl& model, Faults& faults) {
   }
   for (std::size_t r = 0; r < used.size(); ++r)
     if (!used[r]) faults.add("resource '" + resource_name(model.resources()[r]) + "' is used by no component");
+  check_cuts(model, faults);
 }
 
 void check_components(const Decl& model, Faults& faults) {

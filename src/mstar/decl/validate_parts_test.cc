@@ -130,6 +130,9 @@ TEST(ValidateResources, Sizes) {
   EXPECT_TRUE(resource_fault(Sampler{.name = "r"}, "vocab must be at least 1"));
   EXPECT_TRUE(resource_fault(RaggedAttention{.name = "r"}, "heads must be at least 1"));
   EXPECT_TRUE(resource_fault(Latents{.name = "r", .tensors = {{"", {1}}}}, "tensor names must be there and differ"));
+  for (const int axis : {-2, 1})
+    EXPECT_TRUE(resource_fault(RecurrentState{.name = "r", .tensors = {{.name = "t", .dims = {4}, .shard_axis = axis}}},
+                               "to cut"));
 }
 TEST(ValidateResources, References) {
   EXPECT_TRUE(
@@ -157,8 +160,6 @@ TEST(ValidateWeights, UnbalancedStars) {
       {Fuse{{"q"}, "qk"}, "needs at least two sources"},
       {Split{"qk.*", {"q.*", "k"}}, "split rule 'qk.*' -> 'k'"},
       {Split{"qk", {"q"}}, "needs at least two targets"},
-      {Shard{"w", -1}, "has a negative axis"},
-      {Shard{"", 0}, "shard rule with an empty name"},
       {Drop{""}, "drop rule with an empty name"},
   };
   for (const auto& [rule, part] : bad) {

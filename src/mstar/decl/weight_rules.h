@@ -22,14 +22,9 @@ struct Split {  // axis 0 cut into equal parts
   std::string from;
   std::vector<std::string> to;
 };
-struct Shard {  // which axis of a home is cut over tensor-parallel ranks
-  std::string name;
-  int axis = 0;
-  int blocks = 1;  // equal blocks of that axis, each cut by itself (3 for queries, keys and values stored as one)
-};
 struct Drop {
   std::string from;
 };
-using WeightRule = std::variant<Rename, Fuse, Split, Shard, Drop>;
+using WeightRule = std::variant<Rename, Fuse, Split, Drop>;
 
 }  // namespace mstar::decl

@@ -6,6 +6,7 @@
 
 #include "mstar/base/dtype.h"
 #include "mstar/base/result.h"
+#include "mstar/base/shares.h"
 #include "mstar/device/device.h"
 
 namespace mstar {
@@ -34,5 +35,9 @@ class Communicator {
   // ok until the group was aborted. Thread: any.
   virtual Status failure() const = 0;
 };
+
+inline Ranks ranks_of(const Communicator* communicator) {
+  return communicator ? Ranks{communicator->rank(), communicator->size()} : Ranks{};
+}
 
 }  // namespace mstar

@@ -166,6 +166,9 @@ struct BuildContext {
   Arena* scratch = nullptr;
   resource::PoolLimits limits;
   DType compute = DType::f32;
+  // Of the ranks that each hold a part of the component (decl::DeviceComponent::tensor_parallel); null: it is whole.
+  Communicator* communicator = nullptr;
+  Ranks ranks() const { return ranks_of(communicator); }
 };
 
 }  // namespace mstar::engine

@@ -7,7 +7,6 @@
 
 #include "mstar/base/check.h"
 #include "mstar/base/log.h"
-#include "mstar/engine/sequence_rules.h"
 #include "mstar/engine/step.h"
 
 namespace mstar::engine {
@@ -23,70 +22,6 @@ const Value* RowInputs::value(decl::PortRef port) const {
   for (std::size_t i = 0; i < run->inputs.size(); ++i)
     if (run->inputs[i] == port) return i < ports.size() && !ports[i].empty() ? &ports[i].front() : nullptr;
   return nullptr;
-}
-
-Result<ResourceSet> ResourceSet::build(const decl::Decl& decl, std::span<const decl::ComponentRef> components,
-                                       const resource::PoolLimits& limits, Device& device) {
-  ResourceSet set;
-  set.by_ref_.resize(decl.resources().size());
-  set.num_plan_slots_ = resource::kNumSlots * static_cast<int>(components.size());
-  resource::PoolLimits sized = limits;
-  sized.num_plan_slots = std::max(set.num_plan_slots_, 1);
-  for (const decl::ComponentRef component : components)
-    if (!decl.at(component).on_host())
-      sized.max_tokens = std::max(sized.max_tokens, decl.at(component).device().max_batch_tokens);
-  for (const decl::ComponentRef component : components) {
-    if (decl.at(component).on_host()) continue;
-    for (const decl::ResourceRef ref : decl.at(component).device().uses) {
-      if (set.by_ref_[ref.value]) continue;
-      const SequenceRules rules = sequence_rules(decl, ref);
-      resource::PoolLimits own = sized;
-      own.on_demand = rules.on_demand;
-      own.prefix_cache &= rules.prefix_cache;
-      own.state_snapshots = rules.state_snapshots;
-      own.snapshot_tokens = rules.snapshot_tokens;
-      MSTAR_TRY_ASSIGN(set.by_ref_[ref.value], resource::make_resource(decl.at(ref), own, device));
-    }
-  }
-  return set;
-}
-
-int ResourceSet::claim_plan_slots() {
-  MSTAR_CHECK(claimed_plan_slots_ < num_plan_slots_, "more components than the resources were built for");
-  return std::exchange(claimed_plan_slots_, claimed_plan_slots_ + resource::kNumSlots);
-}
-
-resource::Resource* ResourceSet::at(decl::ResourceRef ref) const { return by_ref_[ref.value].get(); }
-
-Status ResourceSet::add_request(RequestId request, const decl::RequestParams& params) {
-  for (const auto& each : by_ref_) {
-    if (!each) continue;
-    if (Status added = each->add_request(request, params); !added) {
-      remove_request(request);
-      return added;
-    }
-  }
-  return ok_status();
-}
-
-void ResourceSet::remove_request(RequestId request) {
-  for (const auto& each : by_ref_)
-    if (each) each->remove_request(request);
-}
-
-std::vector<resource::Usage> ResourceSet::usage() const {
-  std::vector<resource::Usage> out;
-  for (const auto& each : by_ref_)
-    if (each) out.push_back(each->usage());
-  return out;
-}
-
-std::int64_t ResourceSet::cached_tokens(RequestId request) const {
-  std::int64_t count = -1;
-  for (const auto& each : by_ref_)
-    if (const std::int64_t own = each ? each->cached_tokens(request) : -1; own >= 0)
-      count = std::max<std::int64_t>(count, 0) + own;
-  return count;
 }
 
 void StepDeleter::operator()(Step* step) const { delete step; }
@@ -111,13 +46,19 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
                                                ResourceSet& resources, weights::WeightMap& weights, Device& device) {
   std::unique_ptr<Engine> engine(new Engine(decl, component, std::move(options), resources, device));
   engine->first_plan_slot_ = resources.claim_plan_slots();
+  const auto& limits = engine->options_.limits;
   if (!engine->spec_.build) return bad_model("component '" + engine->spec_.name + "' has nothing to run");
+  const Communicator* const group = engine->communicator();
+  if (const int shards = group ? group->size() : 1; shards != (engine->spec_.tensor_parallel ? limits.head_shards : 1))
+    return internal_error("component '" + engine->spec_.name + "' runs on " + std::to_string(shards) +
+                          " ranks, its resources are cut for " + std::to_string(limits.head_shards));
   BuildContext context{.decl = decl,
                        .weights = weights,
                        .device = device,
                        .pool = engine->options_.pool,
                        .limits = engine->options_.limits,
-                       .compute = engine->spec_.compute};
+                       .compute = engine->spec_.compute,
+                       .communicator = engine->communicator()};
   MSTAR_TRY_ASSIGN(engine->body_, engine->spec_.build(context));
   MSTAR_TRY_ASSIGN(engine->labels_, Labels::of(decl, component));
   engine->input_slots_ = engine->body_->input_slots();
@@ -130,7 +71,6 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
       MSTAR_TRY_ASSIGN(*event, device.make_event());
     }
   }
-  const auto& limits = engine->options_.limits;
   engine->arena_ = engine->options_.arena;
   const bool own_arena = engine->arena_ == nullptr;
   if (own_arena) engine->arena_ = std::make_shared<ActivationArena>(device);
@@ -239,7 +179,7 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
     out.waiting = std::move(rows);
     return out;
   }
-  StepPtr step(new Step(device_, arena_->arena(), options_.pool, resources_, body_->activations()));
+  StepPtr step(new Step(device_, arena_->arena(), options_.pool, resources_, body_->activations(), communicator()));
   step->own_slot = *slot;
   step->slots = &slots_;
   step->rows.slot = first_plan_slot_ + *slot;
@@ -309,10 +249,12 @@ Result<bool> Engine::advance(Step& step) {
     counters_.num_padding_rows += step.rows.num_rows() - step.num_rows();
   }
   const bool last = step.bucket || step.next_slice + 1 == body_->num_slices();
+  Communicator* const group = communicator();
   Status ran;
   try {
     const PhaseScope scope(options_.profile, step.bucket ? Phase::replay : Phase::forward);
-    ran = step.bucket ? replay(step) : body_->forward(step, step.next_slice);
+    if (group) ran = group->failure();  // a graph would not ask
+    if (ran) ran = step.bucket ? replay(step) : body_->forward(step, step.next_slice);
   } catch (const std::exception& error) {
     log_error("component '{}': a step failed: {}", spec_.name, error.what());
     ran = internal_error(std::string("a step failed: ") + error.what());
@@ -320,6 +262,10 @@ Result<bool> Engine::advance(Step& step) {
   if (ran && last) ran = read_back(step);
   if (!ran) {
     step.failure = ran.error();
+    // The other ranks wait for sums that this one does not make.
+    if (group)
+      group->abort("component '" + spec_.name + "' failed on rank " + std::to_string(group->rank()) + ": " +
+                   ran.error().message);
     return true;
   }
   ++step.next_slice;
@@ -361,6 +307,9 @@ void Engine::wait(Step& step) {
   } else {
     device_.synchronize(step.ops().stream);  // half a step may be on its way
   }
+  // Sums that were cut off are nobody's.
+  if (const Communicator* const group = communicator(); group && !step.failure)
+    if (const Status whole = group->failure(); !whole) step.failure = whole.error();
 }
 
 const std::vector<RowResult>& Engine::promised(Step& step) {

@@ -84,6 +84,9 @@ class Engine {
     // shared one must be sealed before the first step.
     std::shared_ptr<ActivationArena> arena = nullptr;
     StepProfile* profile = nullptr;  // of the step loop that calls this engine
+    // Of the ranks that run every step of this engine together, in the same order; limits.head_shards is its size.
+    // Must outlive the engine. A forward that fails on one rank aborts it, so that no other waits. Null: alone.
+    Communicator* communicator = nullptr;
   };
   static Result<std::unique_ptr<Engine>> create(const decl::Decl& decl, decl::ComponentRef component, Options options,
                                                 ResourceSet& resources, weights::WeightMap& weights, Device& device);
@@ -158,6 +161,8 @@ class Engine {
 
  private:
   Engine(const decl::Decl& decl, decl::ComponentRef component, Options options, ResourceSet& resources, Device& device);
+  // Null where the component is whole.
+  Communicator* communicator() const { return spec_.tensor_parallel ? options_.communicator : nullptr; }
   bool on_cpu() const { return device_.id().backend == Backend::cpu; }
   Result<RowDemand> declare(const RowInputs& row);
   Result<resource::Admit> admit(const RowInputs& row, const resource::StepRow& claim);

@@ -161,7 +161,7 @@ void Engine::add_recorded_rows(Step& step, const CaptureSpec& spec, const Bucket
 
 Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, const Bucket& bucket, int slot) {
   const int rows = bucket.rows;
-  Step step(device_, arena_->arena(), options_.pool, resources_, body_->activations());
+  Step step(device_, arena_->arena(), options_.pool, resources_, body_->activations(), communicator());
   const Stream stream = step.ops().stream;
   SlotMemory& memory = memory_[static_cast<std::size_t>(slot)];
   step.own_slot = slot;
@@ -260,7 +260,8 @@ Status Engine::capture() {
         }
       }
       // What is not there now will not be there for requests either.
-      if (!recorded && recorded.error().code == Code::unavailable) return recorded.error();
+      // Nor may one rank run eagerly what the others replay: padding rows are in their sums.
+      if (!recorded && (recorded.error().code == Code::unavailable || communicator())) return recorded.error();
       if (!recorded) {
         log_warn("component '{}': a step of {} rows and {} tokens runs eagerly, its graph could not be recorded: {}",
                  spec_.name, bucket.rows, bucket.tokens, recorded.error().message);

@@ -33,8 +33,11 @@ struct OutputLayout {
 
 class Step final : public Forward {
  public:
-  Step(Device& device, const Arena& memory, ThreadPool* pool, ResourceSet& resources, DType activations)
-      : arena(memory), context_{device, device.default_stream(), arena, pool, activations}, resources_(resources) {}
+  Step(Device& device, const Arena& memory, ThreadPool* pool, ResourceSet& resources, DType activations,
+       Communicator* communicator)
+      : arena(memory),
+        context_{device, device.default_stream(), arena, pool, activations, communicator},
+        resources_(resources) {}
   Step(const Step&) = delete;  // the context refers to the step's own arena
   Step& operator=(const Step&) = delete;
   // Also a step that an exception cut off gives its slot back.

@@ -88,7 +88,8 @@ void add_text_decoder(Decl& d, std::shared_ptr<const TextDecoderConfig> config, 
                                   .compute = c.activations(),
                                   .max_batch_rows = on_cuda ? 256 : 64,
                                   .max_batch_tokens = on_cuda ? 8192 : 512,
-                                  .chunked_prefill = true});
+                                  .chunked_prefill = true,
+                                  .tensor_parallel = true});
   const std::vector<PortRef> out = {r.token, r.logprobs};
   const TokenStop stop{.token = r.token, .ids = c.text.stop_ids, .prefill_walks = {"prefill"}};
   w.prefill = d.walk("prefill", Run{backbone, {r.prompt}, out});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mstar/nn/shards.h"
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/columns.h"
 #include "mstar/ops/qkv_prepare/qkv_prepare.h"
@@ -15,18 +16,31 @@ std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count) 
 }  // namespace
 
 Result<DecoderLayer> DecoderLayer::load(const LoadContext& context, const std::string& name, const Dims& dims) {
+  const Ranks ranks = context.ranks;
+  MSTAR_TRY_ASSIGN(const AxisRange heads, own_share("query heads", dims.heads, ranks));
+  MSTAR_TRY_ASSIGN(const AxisRange kv_heads, own_kv_heads(dims.kv_heads, ranks));
+  MSTAR_TRY_ASSIGN(const AxisRange ffn, own_share("units of the feed-forward", dims.ffn_dim, ranks));
+  const AxisRange q = heads.scaled(dims.head_dim);
+  const AxisRange k = kv_heads.scaled(dims.head_dim).shifted(dims.q_width()), v = k.shifted(dims.kv_width());
   DecoderLayer layer;
   layer.dims_ = dims;
+  layer.dims_.heads = static_cast<int>(heads.count());
+  layer.dims_.kv_heads = static_cast<int>(kv_heads.count());
+  layer.dims_.ffn_dim = static_cast<int>(ffn.count());
   MSTAR_TRY_ASSIGN(layer.norm1_, RmsNorm::load(context, name + ".norm1", dims.dim, dims.norm_epsilon));
   MSTAR_TRY_ASSIGN(layer.norm2_, RmsNorm::load(context, name + ".norm2", dims.dim, dims.norm_epsilon));
   if (dims.qk_norm) {
     MSTAR_TRY_ASSIGN(layer.q_norm_, RmsNorm::load(context, name + ".q_norm", dims.head_dim, dims.norm_epsilon));
     MSTAR_TRY_ASSIGN(layer.k_norm_, RmsNorm::load(context, name + ".k_norm", dims.head_dim, dims.norm_epsilon));
   }
-  MSTAR_TRY_ASSIGN(layer.qkv_, Linear::load(context, name + ".qkv", dims.qkv_width(), dims.dim, dims.qkv_bias));
-  MSTAR_TRY_ASSIGN(layer.out_, Linear::load(context, name + ".out", dims.dim, dims.q_width(), false));
-  MSTAR_TRY_ASSIGN(layer.gate_up_, Linear::load(context, name + ".gate_up", 2 * dims.ffn_dim, dims.dim, false));
-  MSTAR_TRY_ASSIGN(layer.down_, Linear::load(context, name + ".down", dims.dim, dims.ffn_dim, false));
+  MSTAR_TRY_ASSIGN(layer.qkv_, Linear::load(context, name + ".qkv", dims.qkv_width(), dims.dim, dims.qkv_bias,
+                                            rows_cut(ranks, {q, k, v})));
+  MSTAR_TRY_ASSIGN(layer.out_,
+                   Linear::load(context, name + ".out", dims.dim, dims.q_width(), false, columns_cut(ranks, {q})));
+  MSTAR_TRY_ASSIGN(layer.gate_up_, Linear::load(context, name + ".gate_up", 2 * dims.ffn_dim, dims.dim, false,
+                                                rows_cut(ranks, {ffn, ffn.shifted(dims.ffn_dim)})));
+  MSTAR_TRY_ASSIGN(layer.down_,
+                   Linear::load(context, name + ".down", dims.dim, dims.ffn_dim, false, columns_cut(ranks, {ffn})));
   return layer;
 }
 

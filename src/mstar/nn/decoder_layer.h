@@ -28,7 +28,8 @@ class DecoderLayer {
     int qkv_width() const { return q_width() + 2 * kv_width(); }
   };
   // Homes: NAME.norm1, .norm2 [dim]; NAME.qkv [qkv_width, dim]; NAME.out [dim, q_width]; NAME.gate_up [2 ffn_dim, dim];
-  // NAME.down [dim, ffn_dim]; with qk_norm NAME.q_norm, .k_norm [head_dim].
+  // NAME.down [dim, ffn_dim]; with qk_norm NAME.q_norm, .k_norm [head_dim]. A rank of several takes its heads' rows of
+  // qkv and columns of out, its rows of gate and up and columns of down; norms are whole.
   static Result<DecoderLayer> load(const LoadContext& context, const std::string& name, const Dims& dims);
   // positions [tokens] i32; `kv` is this layer's, its lengths count the rows' tokens; `next` reads x behind the layer.
   // Thread: the step's owner.
@@ -44,7 +45,7 @@ class DecoderLayer {
                 PagedKvView kv) const;
   Status feed_forward(OpContext& ops, Residual& x, const Residual::Reader& next) const;
 
-  Dims dims_;
+  Dims dims_;  // of this rank
   RmsNorm norm1_, norm2_, q_norm_, k_norm_;
   Linear qkv_, out_, gate_up_, down_;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "mstar/nn/shards.h"
 #include "mstar/ops/delta_mix/delta_mix.h"
 
 namespace mstar::nn {
@@ -18,14 +19,67 @@ Result<Tensor> to_device(Device& device, const Shape& shape, const std::vector<f
   return out;
 }
 
+void append(std::vector<AxisRange>& to, const std::vector<AxisRange>& ranges, std::int64_t unit, std::int64_t offset) {
+  for (const AxisRange& each : ranges) to.push_back(each.scaled(unit).shifted(offset));
+}
+
 }  // namespace
 
+// The heads of a rank. Value heads lie beside those that read the same key head, or come in runs that each read all key
+// heads once.
+struct DeltaNet::Shard {
+  Ranks ranks;
+  Dims whole;
+  AxisRange key_heads;
+  std::vector<AxisRange> value_heads;
+
+  static Result<Shard> of(const Dims& dims, Ranks ranks) {
+    Shard out{.ranks = ranks, .whole = dims, .key_heads = {}, .value_heads = {}};
+    MSTAR_TRY_ASSIGN(out.key_heads, own_share("key heads of a delta net", dims.key_heads, ranks));
+    const int readers = dims.heads / dims.key_heads;
+    if (!dims.interleaved_heads) {
+      out.value_heads = {out.key_heads.scaled(readers)};
+    } else {
+      for (int run = 0; run < readers; ++run) out.value_heads.push_back(out.key_heads.shifted(run * dims.key_heads));
+    }
+    return out;
+  }
+  Dims own() const {
+    Dims out = whole;
+    out.key_heads = static_cast<int>(key_heads.count());
+    out.heads = whole.heads / ranks.size;
+    return out;
+  }
+  std::vector<AxisRange> conv_channels() const {
+    std::vector<AxisRange> out = {key_heads.scaled(whole.key_dim)};
+    out.push_back(out[0].shifted(whole.keys_width()));
+    append(out, value_heads, whole.value_dim, 2 * whole.keys_width());
+    return out;
+  }
+  weights::Cut in() const {
+    std::vector<AxisRange> out = conv_channels();
+    append(out, value_heads, whole.value_dim, whole.conv_width());
+    append(out, value_heads, 1, whole.conv_width() + whole.values_width());
+    append(out, value_heads, 1, whole.conv_width() + whole.values_width() + whole.heads);
+    return rows_cut(ranks, std::move(out));
+  }
+  weights::Cut conv() const { return rows_cut(ranks, conv_channels()); }
+  weights::Cut by_value_head() const { return rows_cut(ranks, value_heads); }
+  weights::Cut out() const {
+    std::vector<AxisRange> out;
+    append(out, value_heads, whole.value_dim, 0);
+    return columns_cut(ranks, std::move(out));
+  }
+};
+
 // The op reads taps outermost.
-Status DeltaNet::load_conv(const LoadContext& context, const std::string& home) {
+Status DeltaNet::load_conv(const LoadContext& context, const std::string& home, const Dims& whole,
+                           const weights::Cut& cut) {
   const std::int64_t width = dims_.conv_width(), taps = dims_.taps;
   const std::optional<Shape> stored = context.weights.shape_of(home);
-  const Shape expected = stored && stored->rank() == 2 ? Shape{width, taps} : Shape{width, 1, taps};
-  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, expected));
+  const Shape expected =
+      stored && stored->rank() == 2 ? Shape{whole.conv_width(), taps} : Shape{whole.conv_width(), 1, taps};
+  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, expected, cut));
   const std::vector<float> by_channel = loaded.to_f32();
   context.weights.release_pages(loaded);
   std::vector<float> by_tap(by_channel.size());
@@ -36,10 +90,11 @@ Status DeltaNet::load_conv(const LoadContext& context, const std::string& home) 
   return ok_status();
 }
 
-Status DeltaNet::load_rate(const LoadContext& context, const std::string& name) {
+Status DeltaNet::load_rate(const LoadContext& context, const std::string& name, const Dims& whole,
+                           const weights::Cut& cut) {
   const bool negated = context.weights.has(name + ".minus_rate");
   const std::string home = name + (negated ? ".minus_rate" : ".log_rate");
-  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, {dims_.heads}));
+  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, {whole.heads}, cut));
   std::vector<float> rate = loaded.to_f32();
   for (float& each : rate) {
     each = negated ? -each : std::exp(each);
@@ -50,16 +105,17 @@ Status DeltaNet::load_rate(const LoadContext& context, const std::string& name) 
 }
 
 Result<DeltaNet> DeltaNet::load(const LoadContext& context, const std::string& name, const Dims& dims) {
+  MSTAR_TRY_ASSIGN(const Shard shard, Shard::of(dims, context.ranks));
   DeltaNet out;
-  out.dims_ = dims;
+  out.dims_ = shard.own();
   out.backend_ = context.device.id().backend;
   out.batch_invariant_ = context.batch_invariant;
-  MSTAR_TRY_ASSIGN(out.in_, Linear::load(context, name + ".in", dims.in_width(), dims.dim, false));
-  MSTAR_TRY(out.load_conv(context, name + ".conv.weight"));
-  MSTAR_TRY(out.load_rate(context, name));
-  MSTAR_TRY_ASSIGN(out.dt_bias_, load_f32(context, name + ".dt_bias", {dims.heads}));
+  MSTAR_TRY_ASSIGN(out.in_, Linear::load(context, name + ".in", dims.in_width(), dims.dim, false, shard.in()));
+  MSTAR_TRY(out.load_conv(context, name + ".conv.weight", dims, shard.conv()));
+  MSTAR_TRY(out.load_rate(context, name, dims, shard.by_value_head()));
+  MSTAR_TRY_ASSIGN(out.dt_bias_, load_f32(context, name + ".dt_bias", {dims.heads}, shard.by_value_head()));
   MSTAR_TRY_ASSIGN(out.norm_, RmsNorm::load(context, name + ".norm", dims.value_dim, dims.norm_epsilon));
-  MSTAR_TRY_ASSIGN(out.out_, Linear::load(context, name + ".out", dims.dim, dims.values_width(), false));
+  MSTAR_TRY_ASSIGN(out.out_, Linear::load(context, name + ".out", dims.dim, dims.values_width(), false, shard.out()));
   return out;
 }
 

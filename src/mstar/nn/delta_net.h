@@ -38,7 +38,8 @@ class DeltaNet {
   };
   // Homes: NAME.in [in_width, dim], rows of q, k, v, z, b, a; NAME.conv.weight [conv_width, 1, taps] or [conv_width,
   // taps]; NAME.log_rate [heads], or NAME.minus_rate; NAME.dt_bias [heads]; NAME.norm [value_dim]; NAME.out [dim,
-  // values_width].
+  // values_width]. A rank of several takes its key heads and the value heads that read them, of everything but
+  // NAME.norm.
   static Result<DeltaNet> load(const LoadContext& context, const std::string& name, const Dims& dims);
   // positions [tokens] i32: a row whose first token is at 0 starts from zeros; `next` reads x behind it.
   // Thread: the step's owner.
@@ -50,10 +51,11 @@ class DeltaNet {
   std::size_t bytes() const;
 
  private:
-  Status load_conv(const LoadContext& context, const std::string& home);
-  Status load_rate(const LoadContext& context, const std::string& name);
+  struct Shard;
+  Status load_conv(const LoadContext& context, const std::string& home, const Dims& whole, const weights::Cut& cut);
+  Status load_rate(const LoadContext& context, const std::string& name, const Dims& whole, const weights::Cut& cut);
 
-  Dims dims_;
+  Dims dims_;  // of this rank
   Backend backend_ = Backend::cpu;
   bool batch_invariant_ = false;
   Linear in_, out_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mstar/nn/shards.h"
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/columns.h"
 #include "mstar/ops/qkv_prepare/qkv_prepare.h"
@@ -22,10 +23,19 @@ TensorView heads_apart(TensorView projection, std::int64_t begin, int heads, int
 }  // namespace
 
 Result<GatedAttention> GatedAttention::load(const LoadContext& context, const std::string& name, const Dims& dims) {
+  const Ranks ranks = context.ranks;
+  MSTAR_TRY_ASSIGN(const AxisRange heads, own_share("query heads", dims.heads, ranks));
+  MSTAR_TRY_ASSIGN(const AxisRange kv_heads, own_kv_heads(dims.kv_heads, ranks));
+  const AxisRange q = heads.scaled(dims.head_dim), q_and_gate = heads.scaled(2 * dims.head_dim);
+  const AxisRange k = kv_heads.scaled(dims.head_dim).shifted(2 * dims.q_width()), v = k.shifted(dims.kv_width());
   GatedAttention out;
   out.dims_ = dims;
-  MSTAR_TRY_ASSIGN(out.qkv_, Linear::load(context, name + ".qkv", dims.in_width(), dims.dim, false));
-  MSTAR_TRY_ASSIGN(out.out_, Linear::load(context, name + ".out", dims.dim, dims.q_width(), false));
+  out.dims_.heads = static_cast<int>(heads.count());
+  out.dims_.kv_heads = static_cast<int>(kv_heads.count());
+  MSTAR_TRY_ASSIGN(out.qkv_, Linear::load(context, name + ".qkv", dims.in_width(), dims.dim, false,
+                                          rows_cut(ranks, {q_and_gate, k, v})));
+  MSTAR_TRY_ASSIGN(out.out_,
+                   Linear::load(context, name + ".out", dims.dim, dims.q_width(), false, columns_cut(ranks, {q})));
   MSTAR_TRY_ASSIGN(out.q_norm_,
                    RmsNorm::load(context, name + ".q_norm", dims.head_dim, dims.norm_epsilon, dims.norm_offset));
   MSTAR_TRY_ASSIGN(out.k_norm_,

@@ -26,7 +26,7 @@ class GatedAttention {
     int in_width() const { return 2 * q_width() + 2 * kv_width(); }
   };
   // Homes: NAME.qkv [in_width, dim], rows of each head's query and gate, then keys, then values; NAME.out [dim,
-  // q_width]; NAME.q_norm, NAME.k_norm [head_dim].
+  // q_width]; NAME.q_norm, NAME.k_norm [head_dim]. A rank of several takes its heads' rows of qkv and columns of out.
   static Result<GatedAttention> load(const LoadContext& context, const std::string& name, const Dims& dims);
   // positions [tokens] i32; `kv` is this layer's, its lengths count the rows' tokens; `next` reads x behind it.
   // Thread: the step's owner.
@@ -38,7 +38,7 @@ class GatedAttention {
   std::size_t bytes() const { return qkv_.bytes() + out_.bytes() + q_norm_.bytes() + k_norm_.bytes(); }
 
  private:
-  Dims dims_;
+  Dims dims_;  // of this rank
   Linear qkv_, out_;
   RmsNorm q_norm_, k_norm_;
 };

@@ -2,13 +2,18 @@
 
 #include <algorithm>
 
+#include "mstar/nn/shards.h"
+
 namespace mstar::nn {
 
 Result<GatedMlp> GatedMlp::load(const LoadContext& context, const std::string& name, int dim, int ffn_dim) {
+  const Ranks ranks = context.ranks;
+  MSTAR_TRY_ASSIGN(const AxisRange own, own_share("units of the feed-forward", ffn_dim, ranks));
   GatedMlp out;
-  out.ffn_dim_ = ffn_dim;
-  MSTAR_TRY_ASSIGN(out.gate_up_, Linear::load(context, name + ".gate_up", 2 * ffn_dim, dim, false));
-  MSTAR_TRY_ASSIGN(out.down_, Linear::load(context, name + ".down", dim, ffn_dim, false));
+  out.ffn_dim_ = static_cast<int>(own.count());
+  MSTAR_TRY_ASSIGN(out.gate_up_, Linear::load(context, name + ".gate_up", 2 * ffn_dim, dim, false,
+                                              rows_cut(ranks, {own, own.shifted(ffn_dim)})));
+  MSTAR_TRY_ASSIGN(out.down_, Linear::load(context, name + ".down", dim, ffn_dim, false, columns_cut(ranks, {own})));
   return out;
 }
 

@@ -7,7 +7,8 @@
 
 namespace mstar::nn {
 
-// Homes: NAME.gate_up [2 ffn_dim, dim], NAME.down [dim, ffn_dim].
+// Homes: NAME.gate_up [2 ffn_dim, dim], NAME.down [dim, ffn_dim]. A rank of several takes its rows of gate and up, and
+// its columns of down.
 class GatedMlp {
  public:
   static Result<GatedMlp> load(const LoadContext& context, const std::string& name, int dim, int ffn_dim);
@@ -19,7 +20,7 @@ class GatedMlp {
   std::size_t bytes() const { return gate_up_.bytes() + down_.bytes(); }
 
  private:
-  int ffn_dim_ = 0;
+  int ffn_dim_ = 0;  // of this rank
   Linear gate_up_, down_;
 };
 

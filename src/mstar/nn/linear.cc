@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "mstar/ops/collectives/collectives.h"
 #include "mstar/ops/columns.h"
 #include "mstar/ops/elementwise/elementwise.h"
 #include "mstar/ops/linear/fold_norm.h"
@@ -11,18 +12,20 @@
 
 namespace mstar::nn {
 
-Result<Tensor> load_f32(const LoadContext& context, const std::string& home, const Shape& shape) {
-  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, shape));
+Result<Tensor> load_f32(const LoadContext& context, const std::string& home, const Shape& shape,
+                        const weights::Cut& cut) {
+  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, shape, cut));
   auto out = loaded.to_tensor(context.device, DType::f32);
   context.weights.release_pages(loaded);
   return out;
 }
 
 Result<Linear> Linear::load(const LoadContext& context, const std::string& name, int num_outputs, int num_inputs,
-                            bool has_bias) {
+                            bool has_bias, const weights::Cut& cut) {
   Linear out;
+  out.sums_over_ranks_ = !cut.is_whole() && cut.axis == 1;
   MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded,
-                   context.weights.take(name + ".weight", {num_outputs, num_inputs}));
+                   context.weights.take(name + ".weight", {num_outputs, num_inputs}, cut));
   const weights::AlignedParts aligned = loaded.aligned();
   context.weights.release_pages(loaded);  // what was copied is read from the copy
   const bool keeps = context.keep_blocks && context.device.id().backend == Backend::cpu;
@@ -45,7 +48,9 @@ Result<Linear> Linear::load(const LoadContext& context, const std::string& name,
   MSTAR_TRY(pack());
   context.weights.release_pages(loaded);
   if (has_bias) {
-    MSTAR_TRY_ASSIGN(out.bias_, load_f32(context, name + ".bias", {num_outputs}));
+    const weights::Cut of_bias = out.sums_over_ranks_ ? weights::Cut{} : cut;
+    MSTAR_TRY_ASSIGN(Tensor bias, load_f32(context, name + ".bias", {num_outputs}, of_bias));
+    if (!out.sums_over_ranks_ || context.ranks.rank == 0) out.bias_ = std::move(bias);
   }
   return out;
 }
@@ -106,7 +111,7 @@ Status Linear::multiply(OpContext& ops, TensorView x, TensorView out) const {
 
 std::int64_t Linear::passed_norm_parts(const OpContext& ops, TensorView x, TensorView stream, const Linear& reader,
                                        bool reader_is_gated, DType reader_out) const {
-  if (parts_.size() != 1 || reader.parts_.size() != 1) return 0;
+  if (parts_.size() != 1 || reader.parts_.size() != 1 || sums_over_ranks_) return 0;
   LinearArgs args;
   args.x = x;
   args.weight = &parts_[0];
@@ -116,6 +121,16 @@ std::int64_t Linear::passed_norm_parts(const OpContext& ops, TensorView x, Tenso
 }
 
 Status Linear::run_parts(OpContext& ops, const LinearArgs& whole) const {
+  if (!sums_over_ranks_) return run_parts_of_rank(ops, whole);
+  if (!ops.communicator || whole.activation != Activation::none)
+    return internal_error("a layer cut by its inputs runs without the other ranks, or with an activation");
+  LinearArgs own = whole;
+  if (ops.communicator->rank() != 0) own.residual = {};
+  MSTAR_TRY(run_parts_of_rank(ops, own));
+  return all_reduce(ops, whole.out);
+}
+
+Status Linear::run_parts_of_rank(OpContext& ops, const LinearArgs& whole) const {
   if (parts_.empty()) return internal_error("a linear layer has no weight");
   std::int64_t begin = 0;
   for (const LinearWeight& part : parts_) {

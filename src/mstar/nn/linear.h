@@ -22,6 +22,8 @@ struct LoadContext {
   // Matrices that the checkpoint holds in blocks stay in blocks where the device computes with them (CPU). If false, or
   // elsewhere, they become `storage` like the others.
   bool keep_blocks = true;
+  // This rank of those that each hold a part: blocks cut what they load (shards.h). Default: alone.
+  Ranks ranks = {};
 };
 
 // Rows that a product reads; with squares they lack a norm's factor (ops/linear/passed_norm.h).
@@ -37,16 +39,22 @@ class LayerNorm;
 
 // y = activation(x W^T + b) + residual. Homes: NAME.weight [num_outputs, num_inputs], NAME.bias [num_outputs]. Fused
 // homes whose parts are in blocks of different formats are computed part by part.
+//
+// A cut of rows leaves this rank some of the outputs. A cut of columns leaves it some of the inputs: then every product
+// is followed by the sum over the ranks, in which rank 0 alone brings bias and residual, and there is no activation.
 class Linear {
  public:
+  // num_outputs and num_inputs are those of the whole.
   static Result<Linear> load(const LoadContext& context, const std::string& name, int num_outputs, int num_inputs,
-                             bool has_bias = true);
+                             bool has_bias = true, const weights::Cut& cut = {});
   // From arrays that are there already: weight [num_outputs, num_inputs] on the host, bias [num_outputs] or none.
   static Result<Linear> pack(Device& device, TensorView weight, Tensor bias, DType storage);
   // So that run() takes rows which lack `norm`; once, where rows may be passed through it (ops/linear/passed_norm.h).
   // Costs 8 bytes an output. Errors: internal (a layer of several parts).
   Status fold(Device& device, const LayerNorm& norm);
   bool is_folded() const { return static_cast<bool>(folded_); }
+  // Whether its outputs are sums over the ranks.
+  bool sums_over_ranks() const { return sums_over_ranks_; }
   // x [M, num_inputs] f32, out [M, num_outputs] f32. Thread: the step's owner.
   Status run(OpContext& ops, const LinearInput& x, TensorView out, Activation activation = Activation::none,
              TensorView residual = {}) const;
@@ -73,7 +81,10 @@ class Linear {
  private:
   Status run_parts(OpContext& ops, const LinearArgs& whole) const;
 
+  Status run_parts_of_rank(OpContext& ops, const LinearArgs& whole) const;
+
   std::vector<LinearWeight> parts_;  // by outputs
+  bool sums_over_ranks_ = false;
   Tensor bias_;
   Tensor folded_;  // [2, num_outputs] f32: W times the gains of a norm, and W times its bias plus b
 };
@@ -93,7 +104,8 @@ class LayerNorm {
   float epsilon_ = 1e-5f;
 };
 
-// A home as one f32 tensor of the given shape.
-Result<Tensor> load_f32(const LoadContext& context, const std::string& home, const Shape& shape);
+// A home, or a part of it, as one f32 tensor; `shape` is that of the whole.
+Result<Tensor> load_f32(const LoadContext& context, const std::string& home, const Shape& shape,
+                        const weights::Cut& cut = {});
 
 }  // namespace mstar::nn

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "mstar/device/communicator.h"
 #include "mstar/device/device.h"
 #include "mstar/device/thread_pool.h"
 #include "mstar/tensor/tensor.h"
@@ -17,6 +18,8 @@ struct OpContext {
   ThreadPool* pool = nullptr;  // CPU only; null means the calling thread alone
   // Of what lies between two products of a block: f32, on CUDA mostly bf16. The residual stream and logits are f32.
   DType activations = DType::f32;
+  // Of the ranks that work in step; null: alone. Its calls are on `stream`.
+  Communicator* communicator = nullptr;
 
   Backend backend() const { return device.id().backend; }
   TensorView temporary(DType dtype, Shape shape) {
@@ -40,6 +43,7 @@ struct OpContext {
       for (std::int64_t row = tile * rows; row < std::min(num_rows, (tile + 1) * rows); ++row) body(row);
     });
   }
+  Ranks ranks() const { return ranks_of(communicator); }
   int num_threads() const { return pool ? pool->num_threads() : 1; }
 };
 

@@ -15,18 +15,20 @@ int capacity_of(const decl::CrossKv& spec) { return (spec.max_context_tokens + 1
 
 std::size_t CrossKvPool::planned_bytes(const decl::CrossKv& spec, const PoolLimits& limits) {
   return static_cast<std::size_t>(spec.layers) * 2 * (1 + limits.max_requests) *
-         std::max(1, spec.kv_heads / limits.head_shards) * capacity_of(spec) * spec.head_dim * dtype_bytes(spec.dtype);
+         heads_per_rank(spec.name, spec.kv_heads, limits.head_shards).value_or(0) * capacity_of(spec) * spec.head_dim *
+         dtype_bytes(spec.dtype);
 }
 
 Result<std::unique_ptr<CrossKvPool>> CrossKvPool::create(const decl::CrossKv& spec, const PoolLimits& limits,
                                                          Device& device) {
   MSTAR_TRY(check_limits(limits, spec.name));
   MSTAR_TRY(check_positive(spec.name, {spec.layers, spec.kv_heads, spec.head_dim, spec.max_context_tokens}));
+  MSTAR_TRY_ASSIGN(const int heads, heads_per_rank(spec.name, spec.kv_heads, limits.head_shards));
   std::unique_ptr<CrossKvPool> pool(new CrossKvPool(spec, limits));
   pool->slots_.resize(static_cast<std::size_t>(limits.num_plan_slots));
   MSTAR_TRY_ASSIGN(pool->storage_, Tensor::allocate(device, spec.dtype,
-                                                    {spec.layers, 2, 1 + limits.max_requests, capacity_of(spec),
-                                                     std::max(1, spec.kv_heads / limits.head_shards), spec.head_dim}));
+                                                    {spec.layers, 2, 1 + limits.max_requests, capacity_of(spec), heads,
+                                                     spec.head_dim}));
   // Rows that pad a captured step read the sink; steps that are recorded write it.
   if (device.id().backend != Backend::cpu)
     device.fill_zero(pool->storage_.view().pointer, pool->storage_.bytes(), device.default_stream());

@@ -10,8 +10,8 @@
 namespace mstar::resource {
 namespace {
 
-int heads_of(const decl::PagedKv& spec, const PoolLimits& limits) {
-  return spec.latent_dim ? 1 : std::max(1, spec.kv_heads / limits.head_shards);
+Result<int> heads_of(const decl::PagedKv& spec, const PoolLimits& limits) {
+  return spec.latent_dim ? Result<int>(1) : heads_per_rank(spec.name, spec.kv_heads, limits.head_shards);
 }
 int dim_of(const decl::PagedKv& spec) { return spec.latent_dim ? spec.latent_dim : spec.head_dim; }
 std::int64_t pages_needed(const decl::PagedKv& spec, const PoolLimits& limits) {
@@ -24,7 +24,7 @@ std::int64_t pages_needed(const decl::PagedKv& spec, const PoolLimits& limits) {
 
 std::size_t PagedKvPool::planned_bytes(const decl::PagedKv& spec, const PoolLimits& limits) {
   return static_cast<std::size_t>(spec.layers) * 2 * pages_needed(spec, limits) * spec.page_tokens *
-         heads_of(spec, limits) * dim_of(spec) * dtype_bytes(spec.dtype);
+         heads_of(spec, limits).value_or(0) * dim_of(spec) * dtype_bytes(spec.dtype);
 }
 
 Result<std::unique_ptr<PagedKvPool>> PagedKvPool::create(const decl::PagedKv& spec, const PoolLimits& limits,
@@ -32,14 +32,15 @@ Result<std::unique_ptr<PagedKvPool>> PagedKvPool::create(const decl::PagedKv& sp
   MSTAR_TRY(check_limits(limits, spec.name));
   MSTAR_TRY(check_positive(spec.name, {spec.layers, spec.latent_dim ? 1 : spec.kv_heads, dim_of(spec), spec.page_tokens,
                                        spec.max_tokens_per_request, static_cast<std::int64_t>(spec.labels.size())}));
+  MSTAR_TRY_ASSIGN(const int heads, heads_of(spec, limits));
   if (pages_needed(spec, limits) > std::numeric_limits<std::int32_t>::max())
     return bad_model("resource '" + spec.name + "' needs more pages than can be numbered");
   std::unique_ptr<PagedKvPool> pool(new PagedKvPool(spec, limits, device));
   pool->slots_.resize(static_cast<std::size_t>(limits.num_plan_slots));
   pool->num_pages_ = static_cast<int>(pages_needed(spec, limits));
-  MSTAR_TRY_ASSIGN(pool->storage_, Tensor::allocate(device, spec.dtype,
-                                                    {spec.layers, 2, pool->num_pages_, spec.page_tokens,
-                                                     heads_of(spec, limits), dim_of(spec)}));
+  MSTAR_TRY_ASSIGN(
+      pool->storage_,
+      Tensor::allocate(device, spec.dtype, {spec.layers, 2, pool->num_pages_, spec.page_tokens, heads, dim_of(spec)}));
   pool->num_owners_.resize(static_cast<std::size_t>(pool->num_pages_));
   for (int page = pool->num_pages_ - 1; page > 0; --page) pool->free_.push_back(page);
   if (spec.prefix_cache && limits.prefix_cache)

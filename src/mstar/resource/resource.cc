@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "mstar/base/digest.h"
+#include "mstar/base/shares.h"
 #include "mstar/resource/cross_kv.h"
 #include "mstar/resource/paged_kv.h"
 #include "mstar/resource/sampler_rows.h"
@@ -83,6 +84,13 @@ std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limi
 Result<std::unique_ptr<Resource>> make_resource(const decl::ResourceSpec& spec, const PoolLimits& limits,
                                                 Device& device) {
   return std::visit(Maker{limits, device}, spec);
+}
+
+Result<int> heads_per_rank(const std::string& name, int heads, int head_shards) {
+  if (head_shards < 1 || heads < 1) return check_positive(name, {heads, head_shards}).error();
+  if (const auto share = shared_share(heads, {.rank = 0, .size = head_shards})) return static_cast<int>(share->count());
+  return bad_model("resource '" + name + "': its " + std::to_string(heads) + " heads do not divide over " +
+                   std::to_string(head_shards) + " ranks");
 }
 
 Status check_positive(const std::string& name, std::span<const std::int64_t> sizes) {

@@ -120,7 +120,9 @@ struct PoolLimits {
   int max_rows = 16;    // of one step
   int max_tokens = 64;  // of one step
   int num_plan_slots = kNumSlots;
-  int head_shards = 1;  // tp * sp ranks of the node's lockstep group
+  // Ranks of the group that works in step, among which heads are shared out (see heads_per_rank). Resources of
+  // components that are not cut are whole on each (engine::ResourceSet).
+  int head_shards = 1;
   // ---- of paged KV
   bool prefix_cache = true;          // false: also where the resource declares one
   int promised_answer_tokens = 256;  // of a request's answer, that must find room beside its prompt before it begins
@@ -129,6 +131,10 @@ struct PoolLimits {
   int state_snapshots = 0;  // > 0: other state follows the tokens, and so many copies of it are kept
   int snapshot_tokens = 0;  // at multiples of them
 };
+
+// Heads that each of `head_shards` ranks holds of `heads`: an even share, or one that several ranks hold where there
+// are fewer heads than ranks. bad_model, naming the resource, where they do not divide.
+Result<int> heads_per_rank(const std::string& name, int heads, int head_shards);
 
 // Device bytes that make_resource would allocate, for the memory plan.
 std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limits);

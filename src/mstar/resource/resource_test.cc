@@ -57,6 +57,11 @@ TEST_F(ResourceTest, PlannedBytesAreAllocatedBytes) {
   EXPECT_EQ(planned_bytes(specs[0], kLimits), 3u * 2 * 7 * 4 * 2 * 5 * 4);
   const PoolLimits sharded{.max_requests = 2, .max_rows = 4, .max_tokens = 16, .head_shards = 2};
   EXPECT_EQ(planned_bytes(specs[0], sharded), 3u * 2 * 7 * 4 * 1 * 5 * 4);
+  for (const auto& spec : specs) {
+    const auto made = make_resource(spec, sharded, *device_);
+    ASSERT_TRUE(made) << made.error().message;
+    EXPECT_EQ((*made)->usage().bytes, planned_bytes(spec, sharded)) << decl::resource_name(spec);
+  }
 }
 
 TEST_F(ResourceTest, RefusesSizesThatMakeNoSense) {
@@ -82,6 +87,34 @@ TEST_F(ResourceTest, RefusesSizesThatMakeNoSense) {
   EXPECT_FALSE(make_resource(decl::Latents{"l", {{"x", {3, 0}, DType::f16}}}, kLimits, *device_));
   EXPECT_FALSE(make_resource(decl::Latents{"l", {{"x", {1, 1, 1, 1, 1, 1}, DType::f16}}}, kLimits, *device_));
   EXPECT_FALSE(make_resource(decl::RingKv{.name = "ring"}, kLimits, *device_));
+}
+
+TEST_F(ResourceTest, HeadsAreSharedOutAmongRanks) {
+  EXPECT_EQ(*heads_per_rank("kv", 8, 4), 2);
+  EXPECT_EQ(*heads_per_rank("kv", 2, 4), 1) << "each is held by two ranks";
+  const auto odd = heads_per_rank("kv", 3, 2);
+  ASSERT_FALSE(odd);
+  EXPECT_EQ(odd.error().message, "resource 'kv': its 3 heads do not divide over 2 ranks");
+  EXPECT_FALSE(heads_per_rank("kv", 2, 3));
+  EXPECT_FALSE(heads_per_rank("kv", 0, 1));
+  EXPECT_FALSE(heads_per_rank("kv", 1, 0));
+
+  PoolLimits sharded = kLimits;
+  sharded.head_shards = 2;
+  auto spec = decl::RecurrentState{"r", {{.name = "x", .dims = {3, 4}, .shard_axis = 1}, {.name = "y", .dims = {2}}}};
+  const auto slots = StateSlots::create("r", spec.tensors, 1, sharded, *device_);
+  ASSERT_TRUE(slots) << slots.error().message;
+  EXPECT_EQ((*slots)->tensor(0).dim(1), 3);
+  EXPECT_EQ((*slots)->tensor(0).dim(2), 2);
+  EXPECT_EQ((*slots)->tensor(1).dim(1), 2);
+  EXPECT_EQ((*slots)->usage().bytes, planned_bytes(spec, sharded));
+  spec.tensors[0].shard_axis = 0;
+  EXPECT_FALSE(make_resource(spec, sharded, *device_));
+  spec.tensors[0].shard_axis = 2;
+  EXPECT_FALSE(make_resource(spec, sharded, *device_));
+  auto pages = paged_spec();
+  pages.kv_heads = 3;
+  EXPECT_FALSE(make_resource(pages, sharded, *device_));
 }
 
 TEST_F(ResourceTest, PagesAreClaimedForTheWorstCase) {

@@ -8,9 +8,11 @@
 namespace mstar::resource {
 namespace {
 
-Shape slotted(const decl::StateTensor& tensor, int num_slots) {
+// Of one rank.
+Shape slotted(const decl::StateTensor& tensor, int num_slots, int head_shards) {
   std::vector<std::int64_t> dims = {num_slots};
   dims.insert(dims.end(), tensor.dims.begin(), tensor.dims.end());
+  if (tensor.shard_axis >= 0) dims[static_cast<std::size_t>(tensor.shard_axis) + 1] /= head_shards;
   return Shape(dims);
 }
 
@@ -25,7 +27,8 @@ std::size_t StateSlots::planned_bytes(const std::vector<decl::StateTensor>& tens
   std::size_t bytes = 0;
   const int num_slots = slots_needed(num_labels, limits, update) + num_snapshots;
   for (const auto& tensor : tensors)
-    bytes += static_cast<std::size_t>(slotted(tensor, num_slots).num_elements()) * dtype_bytes(tensor.dtype);
+    bytes += static_cast<std::size_t>(slotted(tensor, num_slots, limits.head_shards).num_elements()) *
+             dtype_bytes(tensor.dtype);
   return bytes;
 }
 
@@ -38,14 +41,19 @@ Result<std::unique_ptr<StateSlots>> StateSlots::create(std::string name, const s
     MSTAR_TRY(check_positive(name, tensor.dims));
     if (tensor.dims.size() >= static_cast<std::size_t>(kMaxRank))
       return bad_model("resource '" + name + "': tensor '" + tensor.name + "' has too many dimensions");
+    const int axis = tensor.shard_axis;
+    if (axis >= 0 && (axis >= static_cast<int>(tensor.dims.size()) ||
+                      tensor.dims[static_cast<std::size_t>(axis)] % limits.head_shards != 0))
+      return bad_model("resource '" + name + "': axis " + std::to_string(axis) + " of tensor '" + tensor.name +
+                       "' does not divide over " + std::to_string(limits.head_shards) + " ranks");
   }
   std::unique_ptr<StateSlots> slots(new StateSlots(std::move(name), num_labels, limits, device, update));
   const int num_slots = slots_needed(num_labels, limits, update);
   slots->first_snapshot_ = num_slots;
   slots->num_snapshots_ = num_snapshots;
   for (const auto& tensor : tensors) {
-    MSTAR_TRY_ASSIGN(Tensor storage,
-                     Tensor::allocate(device, tensor.dtype, slotted(tensor, num_slots + num_snapshots)));
+    MSTAR_TRY_ASSIGN(Tensor storage, Tensor::allocate(device, tensor.dtype,
+                                                      slotted(tensor, num_slots + num_snapshots, limits.head_shards)));
     // Snapshots are written before they are read: untouched, they are no memory yet where pages come on demand.
     const TensorView own = storage.view().slice(0, num_slots);
     device.fill_zero(own.pointer, own.bytes(), device.default_stream());

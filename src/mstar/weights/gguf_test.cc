@@ -122,18 +122,24 @@ TEST(Gguf, DequantisesAsThePythonPackage) {
 
 TEST(Gguf, CutsRowsOfBlocksForRanksOnlyBetweenBlocks) {
   const auto checkpoint = golden();
-  const decl::WeightRule rules[] = {decl::Shard{.name = "q4_k", .axis = 1}, decl::Shard{.name = "q4_0", .axis = 1}};
-  auto map = WeightMap::create(checkpoint, rules);
+  auto map = WeightMap::create(checkpoint, {});
   ASSERT_TRUE(map);
   const auto whole = map->take("q4_k", {3, 512});
-  const auto half = map->take_shard("q4_k", {3, 512}, 1, 2);
+  const auto half = map->take("q4_k", {3, 512}, {1, {{256, 512}}});
   ASSERT_TRUE(whole && half) << half.error().message;
   const auto all = whole->to_f32(), right = half->to_f32();
   for (std::size_t row = 0; row < 3; ++row)
     EXPECT_EQ(std::memcmp(&all[row * 512 + 256], &right[row * 256], 256 * 4), 0);
-  EXPECT_FALSE(map->take_shard("q4_k", {3, 512}, 0, 4));
-  EXPECT_TRUE(map->take_shard("q4_0", {3, 64}, 1, 2));
-  EXPECT_FALSE(map->take_shard("q4_0", {3, 64}, 1, 4));
+  const auto within = map->take("q4_k", {3, 512}, {1, {{0, 128}}});
+  ASSERT_FALSE(within);
+  EXPECT_NE(within.error().message.find("'q4_k' is in blocks of 256"), std::string::npos) << within.error().message;
+  EXPECT_TRUE(map->take("q4_0", {3, 64}, {1, {{32, 64}}}));
+  EXPECT_FALSE(map->take("q4_0", {3, 64}, {1, {{32, 48}}}));
+  const auto swapped = map->take("q4_k", {3, 512}, {1, {{256, 512}, {0, 256}}});
+  ASSERT_TRUE(swapped) << swapped.error().message;
+  const auto turned = swapped->to_f32();
+  for (std::size_t row = 0; row < 3; ++row)
+    EXPECT_EQ(std::memcmp(&all[row * 512 + 256], &turned[row * 512], 256 * 4), 0);
 }
 
 TEST(Gguf, HandsOutBlocksForPacking) {

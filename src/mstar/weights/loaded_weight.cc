@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -134,6 +135,12 @@ bool is_aligned(const WeightPart& part) {
 
 }  // namespace
 
+std::int64_t Cut::length() const {
+  std::int64_t out = 0;
+  for (const AxisRange& range : ranges) out += range.count();
+  return out;
+}
+
 StoredType LoadedWeight::stored_type() const {
   const WeightPart* first = nullptr;
   for (const WeightPart& part : parts_) {
@@ -161,7 +168,64 @@ LoadedWeight LoadedWeight::rows(std::int64_t begin, std::int64_t end) const {
   }
   Shape shape = shape_;
   shape[0] = end - begin;
-  return LoadedWeight(home_, shape, std::move(kept));
+  LoadedWeight out(home_, shape, std::move(kept));
+  out.copies_ = copies_;
+  return out;
+}
+
+Result<WeightPart> LoadedWeight::columns_of(const WeightPart& part, const Cut& cut,
+                                            std::vector<std::shared_ptr<const std::byte[]>>& copies) const {
+  const std::int64_t unit = part.row_elements / shape_[1];  // elements of a column
+  const std::int64_t block = part.type.unit_elements();
+  WeightPart out = part;
+  out.row_elements = cut.length() * unit;
+  for (const AxisRange& range : cut.ranges)
+    if (part.rows && (range.begin * unit % block != 0 || range.end * unit % block != 0))
+      return bad_model("'" + home_ + "' cannot be cut at columns " + std::to_string(range.begin) + " and " +
+                       std::to_string(range.end) + ": '" + part.source + "' is in blocks of " + std::to_string(block));
+  if (!part.rows) return out;
+  if (cut.ranges.size() == 1) {
+    out.rows += part.type.row_bytes(cut.ranges[0].begin * unit);
+    return out;
+  }
+  const std::size_t row_bytes = part.type.row_bytes(out.row_elements);
+  auto copy = std::make_shared<std::byte[]>(row_bytes * static_cast<std::size_t>(part.num_rows));
+  std::byte* to = copy.get();
+  for (std::int64_t row = 0; row < part.num_rows; ++row)
+    for (const AxisRange& range : cut.ranges) {
+      const std::size_t bytes = part.type.row_bytes(range.count() * unit);
+      std::memcpy(to, part.rows + row * part.row_stride_bytes + part.type.row_bytes(range.begin * unit), bytes);
+      to += bytes;
+    }
+  out.rows = copy.get();
+  out.row_stride_bytes = static_cast<std::int64_t>(row_bytes);
+  copies.push_back(std::move(copy));
+  return out;
+}
+
+Result<LoadedWeight> LoadedWeight::cut(const Cut& cut) const {
+  if (cut.is_whole()) return *this;
+  const bool has_axis = (cut.axis == 0 || cut.axis == 1) && cut.axis < shape_.rank();
+  for (const AxisRange& range : cut.ranges)
+    if (!has_axis || range.begin < 0 || range.begin >= range.end || range.end > shape_[cut.axis])
+      return bad_model("'" + home_ + "' " + to_string(shape_) + " has no part [" + std::to_string(range.begin) + ", " +
+                       std::to_string(range.end) + ") of axis " + std::to_string(cut.axis));
+  Shape shape = shape_;
+  shape[cut.axis] = cut.length();
+  LoadedWeight out(home_, shape, {});
+  out.copies_ = copies_;
+  if (cut.axis == 0) {
+    for (const AxisRange& range : cut.ranges) {
+      LoadedWeight own = rows(range.begin, range.end);
+      std::move(own.parts_.begin(), own.parts_.end(), std::back_inserter(out.parts_));
+    }
+    return out;
+  }
+  for (const WeightPart& part : parts_) {
+    MSTAR_TRY_ASSIGN(WeightPart own, columns_of(part, cut, out.copies_));
+    out.parts_.push_back(std::move(own));
+  }
+  return out;
 }
 
 void LoadedWeight::to_f32(std::span<float> to) const {

@@ -12,6 +12,7 @@
 
 #include "mstar/base/block_format.h"
 #include "mstar/base/result.h"
+#include "mstar/base/shares.h"
 #include "mstar/device/device.h"
 #include "mstar/tensor/tensor.h"
 
@@ -26,6 +27,14 @@ struct WeightPart {
   std::int64_t row_stride_bytes = 0;
   const std::byte* rows = nullptr;   // null: zeros
   std::vector<float> divisors = {};  // one per row for integer dtypes with a scale, else empty: real = stored / divisor
+};
+
+// What a rank takes of a home: ranges of one axis, 0 or 1, in this order. Without ranges: the whole.
+struct Cut {
+  int axis = 0;
+  std::vector<AxisRange> ranges = {};
+  bool is_whole() const { return ranges.empty(); }
+  std::int64_t length() const;  // of the axis, after the cut
 };
 
 // Parts as aligned views, for packing. Bytes that were aligned in the file stay there; others are copied here.
@@ -59,6 +68,9 @@ class LoadedWeight {
   StoredType stored_type() const;
   // Rows [begin, end) of axis 0, across parts.
   LoadedWeight rows(std::int64_t begin, std::int64_t end) const;
+  // Rows, or one range of columns, stay where they are; of several ranges of columns a copy is made, which lives as
+  // long as what is cut from it. bad_model, naming the home: ranges outside it, columns within a block.
+  Result<LoadedWeight> cut(const Cut& cut) const;
 
   // Widened, scaled or dequantised into row-major f32: `to` holds shape().num_elements() floats. Rows [begin, end) only
   // in the second.
@@ -73,9 +85,13 @@ class LoadedWeight {
   AlignedParts aligned() const;
 
  private:
+  Result<WeightPart> columns_of(const WeightPart& part, const Cut& cut,
+                                std::vector<std::shared_ptr<const std::byte[]>>& copies) const;
+
   std::string home_;
   Shape shape_;
   std::vector<WeightPart> parts_;
+  std::vector<std::shared_ptr<const std::byte[]>> copies_ = {};  // that parts are in
 };
 
 }  // namespace mstar::weights

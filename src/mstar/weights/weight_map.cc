@@ -64,12 +64,6 @@ struct RuleFault {
       if (const auto fault = more_stars(rule.from, to); !fault.empty()) return fault;
     return "";
   }
-  std::string operator()(const decl::Shard& rule) const {
-    if (rule.axis < 0 || rule.axis > 1) return "a Shard of " + show_name(rule.name) + " must cut axis 0 or 1";
-    if (rule.blocks < 1 || (rule.axis == 1 && rule.blocks != 1))
-      return "a Shard of " + show_name(rule.name) + " may have blocks along axis 0 only";
-    return "";
-  }
   std::string operator()(const decl::Drop&) const { return ""; }
 
  private:
@@ -252,12 +246,18 @@ Result<LoadedWeight> WeightMap::fill_home(std::string_view name, const Shape& ex
 
 void WeightMap::release_pages(const LoadedWeight& loaded) const {
   for (const WeightPart& part : loaded.parts())
-    if (checkpoint_ && part.rows)
-      checkpoint_->release_pages({part.rows, static_cast<std::size_t>(part.num_rows * part.row_stride_bytes)});
+    if (checkpoint_ && part.rows && part.num_rows > 0)
+      checkpoint_->release_pages({part.rows, static_cast<std::size_t>((part.num_rows - 1) * part.row_stride_bytes) +
+                                                 part.type.row_bytes(part.row_elements)});
 }
 
-Result<LoadedWeight> WeightMap::take(std::string_view home, const Shape& expected) {
+Result<LoadedWeight> WeightMap::take(std::string_view home, const Shape& expected, const Cut& cut) {
   auto out = fill_home(home, expected);
+  if (out && !cut.is_whole()) {
+    auto own = out->cut(cut);
+    if (own && cut.axis == 1 && cut.ranges.size() > 1) release_pages(*out);  // it is read from a copy
+    out = std::move(own);
+  }
   if (!out) failures_.emplace(home, out.error().message);
   return out;
 }
@@ -266,53 +266,6 @@ Result<std::optional<LoadedWeight>> WeightMap::take_optional(std::string_view ho
   if (!homes_.contains(home)) return std::optional<LoadedWeight>();
   MSTAR_TRY_ASSIGN(LoadedWeight weight, take(home, expected));
   return std::optional(std::move(weight));
-}
-
-Result<LoadedWeight> WeightMap::take_shard(std::string_view home, const Shape& whole, int rank, int num_ranks) {
-  MSTAR_TRY_ASSIGN(LoadedWeight weight, take(home, whole));
-  for (const decl::WeightRule& rule : rules_) {
-    const auto* shard = std::get_if<decl::Shard>(&rule);
-    if (!shard || !match(shard->name, home)) continue;
-    auto out = cut(weight, *shard, rank, num_ranks);
-    if (!out) failures_.emplace(home, out.error().message);
-    return out;
-  }
-  return weight;
-}
-
-Result<LoadedWeight> WeightMap::cut(const LoadedWeight& whole, const decl::Shard& shard, int rank,
-                                    int num_ranks) const {
-  Shape shape = whole.shape();
-  const auto fail = [&] {
-    return bad_model("'" + whole.home() + "' " + to_string(shape) + " cannot be cut along axis " +
-                     std::to_string(shard.axis) + " for rank " + std::to_string(rank) + " of " +
-                     std::to_string(num_ranks));
-  };
-  if (num_ranks < 1 || rank < 0 || rank >= num_ranks || shard.axis >= shape.rank() ||
-      shape[shard.axis] % num_ranks != 0)
-    return fail();
-  std::vector<WeightPart> parts;
-  for (const WeightPart& part : whole.parts()) {
-    if (shard.axis == 1) {
-      WeightPart columns = part;
-      columns.row_elements /= num_ranks;
-      if (columns.row_elements % part.type.unit_elements() != 0) return fail();
-      if (columns.rows) columns.rows += rank * static_cast<std::int64_t>(part.type.row_bytes(columns.row_elements));
-      parts.push_back(std::move(columns));
-      continue;
-    }
-    const std::int64_t block_rows = part.num_rows / shard.blocks;
-    const std::int64_t own_rows = block_rows / num_ranks;
-    if (own_rows * num_ranks * shard.blocks != part.num_rows) return fail();
-    for (int block = 0; block < shard.blocks; ++block) {
-      const std::int64_t begin = block * block_rows + rank * own_rows;
-      const LoadedWeight one(whole.home(), {part.num_rows, part.row_elements}, {part});
-      const LoadedWeight own = one.rows(begin, begin + own_rows);
-      parts.insert(parts.end(), own.parts().begin(), own.parts().end());
-    }
-  }
-  shape[shard.axis] /= num_ranks;
-  return LoadedWeight(whole.home(), shape, std::move(parts));
 }
 
 Status WeightMap::check_prefixes(std::span<const std::string> home_prefixes) const {

@@ -47,12 +47,10 @@ class WeightMap {
 
   // Fills a home. Errors (bad_model, remembered for finish): no weight, shape differs, a scale that is zero or not
   // finite. The message names home and checkpoint weights, and the nearest name on a miss.
-  Result<LoadedWeight> take(std::string_view home, const Shape& expected);
+  // With a cut, that part of it alone; `expected` is the shape of the whole.
+  Result<LoadedWeight> take(std::string_view home, const Shape& expected, const Cut& cut = {});
   // Nothing when no weight leads there.
   Result<std::optional<LoadedWeight>> take_optional(std::string_view home, const Shape& expected);
-  // The share of tensor-parallel rank `rank` of `num_ranks`, cut as the Shard rule of this home says (whole without
-  // one). `whole` is the shape before the cut. Each part of a Fuse is cut by itself.
-  Result<LoadedWeight> take_shard(std::string_view home, const Shape& whole, int rank, int num_ranks);
 
   // To be called once `loaded`, of this map, was copied: lets the system drop its pages of the checkpoint, so that a
   // load needs little more memory than its result. It can still be read.
@@ -92,7 +90,6 @@ class WeightMap {
   Status put(std::string home, Source source, std::size_t part, std::size_t num_parts, bool is_alias);
   Result<std::vector<WeightPart>> parts_of(const std::string& name, const Home& home, const Shape& expected) const;
   Result<LoadedWeight> fill_home(std::string_view home, const Shape& expected);
-  Result<LoadedWeight> cut(const LoadedWeight& whole, const decl::Shard& shard, int rank, int num_ranks) const;
   Error missing(std::string_view home) const;
   static void list_unused(const std::string& name, const Home& home, std::vector<std::string>& faults);
   Status faults_status(const std::vector<std::string>& faults) const;

@@ -14,7 +14,6 @@ using namespace testing;  // NOLINT: the writers of this directory
 using decl::Drop;
 using decl::Fuse;
 using decl::Rename;
-using decl::Shard;
 using decl::Split;
 using decl::WeightRule;
 
@@ -203,8 +202,13 @@ TEST(WeightMap, RefusesTwoWeightsForOneHome) {
 TEST(WeightMap, RefusesRulesThatCannotWork) {
   const auto checkpoint = hugging_face({f32("a", {1}, {1})});
   for (const WeightRule& rule : std::vector<WeightRule>{
-           Rename{"a", "*"}, Rename{"*", "*.*"}, Fuse{{}, "h"}, Fuse{{"a.*", "b"}, "h.*"}, Split{"a", {}},
-           Split{"a.*", {"*", "*.*"}}, Shard{"a", 2}, Shard{"a", -1}, Shard{"a", 0, 0}, Shard{"a", 1, 3}}) {
+           Rename{"a", "*"},
+           Rename{"*", "*.*"},
+           Fuse{{}, "h"},
+           Fuse{{"a.*", "b"}, "h.*"},
+           Split{"a", {}},
+           Split{"a.*", {"*", "*.*"}},
+       }) {
     const auto map = WeightMap::create(checkpoint, std::vector<WeightRule>{rule});
     ASSERT_FALSE(map);
     expect_has(map.error().message, "weight rule: ");
@@ -222,61 +226,75 @@ TEST(WeightMap, RefusesScalesThatAreNoNumbers) {
   EXPECT_EQ(values(one, "a/weight", {2, 1}), (std::vector<float>{0.25f, 0.5f}));
 }
 
-TEST(WeightMap, ShardsTogetherMakeTheWhole) {
+// Every element of the cuts is that of the whole, wherever the ranges lie.
+TEST(WeightMap, CutsAreTheirRangesOfTheWhole) {
   std::mt19937 random(5);
-  for (int round = 0; round < 200; ++round) {
-    const int num_ranks = 1 + static_cast<int>(random() % 4), blocks = 1 + static_cast<int>(random() % 3);
-    const int axis = static_cast<int>(random() % 2);
-    const std::int64_t per_rank = 1 + static_cast<std::int64_t>(random() % 3);
-    const std::int64_t rows = axis == 0 ? per_rank * num_ranks * blocks : 1 + static_cast<std::int64_t>(random() % 4);
-    const std::int64_t columns = axis == 1 ? per_rank * num_ranks : 1 + static_cast<std::int64_t>(random() % 4);
+  for (int round = 0; round < 300; ++round) {
+    const auto below = [&](std::uint32_t limit) { return static_cast<std::int64_t>(random() % limit); };
+    const std::int64_t rows = 1 + below(7), columns = 1 + below(7);
     const auto stored = counting(static_cast<int>(rows * columns * 2));
     WeightMap map = map_of(
-        ctranslate2({f16("w", {static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), 2}, stored)}),
-        {Shard{"w", axis, axis == 0 ? blocks : 1}});
-    std::vector<float> joined(stored.size(), -1);
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      const auto share = map.take_shard("w", {rows, columns, 2}, rank, num_ranks);
-      ASSERT_TRUE(share) << share.error().message;
-      const auto got = share->to_f32();
-      ASSERT_EQ(share->shape(),
-                axis == 0 ? (Shape{rows / num_ranks, columns, 2}) : (Shape{rows, columns / num_ranks, 2}));
-      for (std::int64_t r = 0; r < share->shape()[0]; ++r)
-        for (std::int64_t c = 0; c < share->shape()[1]; ++c)
-          for (std::int64_t i = 0; i < 2; ++i) {
-            const std::int64_t block = r / per_rank;
-            const std::int64_t row = axis == 0 ? (block * num_ranks + rank) * per_rank + r % per_rank : r;
-            const std::int64_t column = axis == 1 ? rank * per_rank + c : c;
-            joined[static_cast<std::size_t>((row * columns + column) * 2 + i)] =
-                got[static_cast<std::size_t>((r * share->shape()[1] + c) * 2 + i)];
-          }
+        ctranslate2({f16("w", {static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), 2}, stored)}));
+    Cut cut{.axis = static_cast<int>(below(2))};
+    std::vector<std::int64_t> kept;
+    for (std::int64_t i = 0, length = cut.axis == 0 ? rows : columns; i < 1 + below(3); ++i) {
+      const std::int64_t begin = below(static_cast<std::uint32_t>(length));
+      const std::int64_t end = begin + 1 + below(static_cast<std::uint32_t>(length - begin));
+      cut.ranges.push_back({begin, end});
+      for (std::int64_t at = begin; at < end; ++at) kept.push_back(at);
     }
-    EXPECT_EQ(joined, stored);
+    const auto part = map.take("w", {rows, columns, 2}, cut);
+    ASSERT_TRUE(part) << part.error().message;
+    const auto num_kept = static_cast<std::int64_t>(kept.size());
+    ASSERT_EQ(part->shape(), cut.axis == 0 ? (Shape{num_kept, columns, 2}) : (Shape{rows, num_kept, 2}));
+    std::vector<float> expected;
+    for (std::int64_t r = 0; r < part->shape()[0]; ++r)
+      for (std::int64_t c = 0; c < part->shape()[1]; ++c)
+        for (std::int64_t i = 0; i < 2; ++i) {
+          const std::int64_t row = cut.axis == 0 ? kept[static_cast<std::size_t>(r)] : r;
+          const std::int64_t column = cut.axis == 1 ? kept[static_cast<std::size_t>(c)] : c;
+          expected.push_back(stored[static_cast<std::size_t>((row * columns + column) * 2 + i)]);
+        }
+    EXPECT_EQ(part->to_f32(), expected);
+    EXPECT_TRUE(map.finish());
   }
 }
 
-TEST(WeightMap, ShardsEachPartOfAFuseByItself) {
-  WeightMap map = map_of(hugging_face({f32("q", {4, 1}, counting(4)), f32("k", {2, 1}, counting(2, 10)),
-                                       f32("whole", {3}, counting(3)), i8("b", {4}, {1, 2, 3, 4})}),
-                         {Fuse{{"q", "k"}, "qk"}, Shard{"qk", 0}, Shard{"b", 0}});
-  EXPECT_EQ(map.take_shard("qk", {6, 1}, 0, 2)->to_f32(), (std::vector<float>{0, 1, 10}));
-  EXPECT_EQ(map.take_shard("qk", {6, 1}, 1, 2)->to_f32(), (std::vector<float>{2, 3, 11}));
-  EXPECT_EQ(map.take_shard("whole", {3}, 1, 2)->to_f32(), counting(3)) << "no rule: every rank holds it";
-  EXPECT_FALSE(map.take_shard("b", {4}, 0, 3));
-  EXPECT_FALSE(map.take_shard("b", {4}, 2, 2));
-  EXPECT_FALSE(map.take_shard("qk", {6, 1}, 0, 6)) << "six rows, but neither part has six";
+TEST(WeightMap, CutsAcrossThePartsOfAFuse) {
+  WeightMap map = map_of(
+      hugging_face({f32("q", {4, 1}, counting(4)), f32("k", {2, 1}, counting(2, 10)), f32("b", {3}, counting(3))}),
+      {Fuse{{"q", "k"}, "qk"}});
+  EXPECT_EQ(map.take("qk", {6, 1}, {0, {{0, 2}, {4, 5}}})->to_f32(), (std::vector<float>{0, 1, 10}));
+  EXPECT_EQ(map.take("qk", {6, 1}, {0, {{3, 5}}})->to_f32(), (std::vector<float>{3, 10}));
+  EXPECT_EQ(map.take("b", {3}, {0, {{1, 3}}})->to_f32(), (std::vector<float>{1, 2}));
+  EXPECT_TRUE(map.finish());
+}
+
+TEST(WeightMap, RefusesCutsThatAreNotThere) {
+  const std::vector<Cut> bad = {{0, {{0, 4}}}, {0, {{-1, 2}}}, {0, {{2, 2}}},        {0, {{2, 1}}},
+                                {2, {{0, 1}}}, {-1, {{0, 1}}}, {1, {{0, 1}, {1, 3}}}};
+  for (const Cut& cut : bad) {
+    WeightMap map = map_of(hugging_face({f32("w", {3, 2}, counting(6))}));
+    const auto part = map.take("w", {3, 2}, cut);
+    ASSERT_FALSE(part);
+    expect_has(part.error().message, "'w' [3,2] has no part");
+    expect_has(map.finish().error().message, "has no part");
+  }
 }
 
 TEST(WeightMap, CutsAxisOneOfScaledRows) {
   WeightMap map =
-      map_of(ctranslate2({i8("w/weight", {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8}), f32("w/weight_scale", {2}, {1, 2})}),
-             {Shard{"w/weight", 1}});
-  const auto share = map.take_shard("w/weight", {2, 4}, 1, 2);
+      map_of(ctranslate2({i8("w/weight", {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8}), f32("w/weight_scale", {2}, {1, 2})}));
+  const auto share = map.take("w/weight", {2, 4}, {1, {{2, 4}}});
   ASSERT_TRUE(share) << share.error().message;
   EXPECT_EQ(share->to_f32(), (std::vector<float>{3, 4, 3.5f, 4}));
   const auto aligned = share->aligned();
   EXPECT_EQ(aligned.parts()[0].weight.stride(0), 4) << "columns of the file, in place";
   EXPECT_EQ(aligned.parts()[0].weight.at(1).data<std::int8_t>()[0], 7);
+  const auto apart = map.take("w/weight", {2, 4}, {1, {{0, 1}, {3, 4}}});
+  ASSERT_TRUE(apart) << apart.error().message;
+  EXPECT_EQ(apart->rows(1, 2).to_f32(), (std::vector<float>{2.5f, 4}));
+  EXPECT_EQ(apart->aligned().parts()[0].weight.stride(0), 2) << "columns that lie apart are copied";
 }
 
 TEST(WeightMap, DescribesItself) {

@@ -35,15 +35,21 @@ Status load_model(const WorkerModel& model, const LoadContext& context, engine::
                    weights::WeightMap::create(model.checkpoint, declaration.weight_rules()));
   if (const auto homes = homes_of(declaration); model.checkpoint && !homes.empty())
     MSTAR_TRY(weights.check_prefixes(homes));
-  MSTAR_TRY_ASSIGN(resources, engine::ResourceSet::build(declaration, model.components, model.limits, context.device));
+  // Only components in step are cut, and what they use is theirs alone (check_ranks_in_step).
+  resource::PoolLimits pools = model.limits;
+  pools.head_shards = model.in_step.empty() ? 1 : ranks_of(context.communicator).size;
+  MSTAR_TRY_ASSIGN(resources, engine::ResourceSet::build(declaration, model.components, pools, context.device));
   for (const decl::ComponentRef component : model.components) {
-    MSTAR_TRY_ASSIGN(auto engine,
-                     engine::Engine::create(declaration, component,
-                                            {.limits = limits_of(declaration.at(component).device(), model.limits),
-                                             .buffers = context.buffers,
-                                             .pool = context.pool,
-                                             .profile = context.profile},
-                                            resources, weights, context.device));
+    const bool in_step = std::find(model.in_step.begin(), model.in_step.end(), component) != model.in_step.end();
+    resource::PoolLimits limits = limits_of(declaration.at(component).device(), model.limits);
+    limits.head_shards = in_step ? pools.head_shards : 1;
+    MSTAR_TRY_ASSIGN(auto engine, engine::Engine::create(declaration, component,
+                                                         {.limits = limits,
+                                                          .buffers = context.buffers,
+                                                          .pool = context.pool,
+                                                          .profile = context.profile,
+                                                          .communicator = in_step ? context.communicator : nullptr},
+                                                         resources, weights, context.device));
     engines.push_back(std::move(engine));
   }
   if (!model.checkpoint) return ok_status();

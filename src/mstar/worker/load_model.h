@@ -20,7 +20,7 @@ struct WorkerModel {
   std::shared_ptr<const weights::Checkpoint> checkpoint;  // null for models without weights
   std::vector<decl::ComponentRef> components;             // device components that this worker runs
   resource::PoolLimits limits;
-  std::vector<decl::ComponentRef> in_step = {};  // of them, those that this worker's group runs (StepGroup)
+  std::vector<decl::ComponentRef> in_step = {};  // of them, those that this rank's group runs (StepGroup)
 };
 
 // The engines of all models of a rank share these.
@@ -29,6 +29,7 @@ struct LoadContext {
   std::shared_ptr<engine::BufferPool> buffers;
   ThreadPool* pool = nullptr;
   StepProfile* profile = nullptr;
+  Communicator* communicator = nullptr;  // of the models' components in step; null: nothing is computed together
 };
 
 // Resources and engines of the model's components, in their order; `resources` is empty before, and must stand still

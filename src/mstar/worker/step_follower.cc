@@ -30,13 +30,20 @@ Status StepFollower::load() {
     const WorkerModel& model = options_.models[m];
     if (model.components.empty()) continue;
     std::vector<std::unique_ptr<Engine>> engines;
-    MSTAR_TRY(load_model(model, {.device = *options_.device, .buffers = buffers_, .pool = options_.pool}, resources_[m],
-                         engines));
+    MSTAR_TRY(load_model(model,
+                         {.device = *options_.device,
+                          .buffers = buffers_,
+                          .pool = options_.pool,
+                          .communicator = options_.group->communicator(options_.rank)},
+                         resources_[m], engines));
     for (std::size_t c = 0; c < engines.size(); ++c)
       lanes_[{m, model.components[c]}] = {.model = m, .engine = std::move(engines[c])};
     state_.watch(resources_[m], resources_of(model.compiled->declaration(), model.components));
   }
-  for (auto& each : lanes_) MSTAR_TRY(each.second.engine->capture());
+  // In the leader's order.
+  for (std::uint32_t m = 0; m < options_.models.size(); ++m)
+    for (const decl::ComponentRef component : options_.models[m].components)
+      MSTAR_TRY(lanes_.at({m, component}).engine->capture());
   publish_stats();
   return ok_status();
 }
@@ -200,7 +207,7 @@ Status StepFollower::on(const LogAdvance& advance) {
   MSTAR_TRY_ASSIGN(Running* const running, this->running(advance.step));
   const auto whole = running->engine->advance(*running->step);
   Status status = whole ? Engine::status(*running->step) : Status(whole.error());
-  if (!status && options_.group->computes_together())
+  if (!status && options_.group->computes_together(running->engine->spec()))
     options_.group->end("rank " + std::to_string(options_.rank) +
                         " of the group failed a step: " + status.error().message);
   options_.group->acknowledge({options_.rank, advance.step, std::move(status)});

@@ -23,7 +23,7 @@ struct StepFollowerOptions {
   int rank = 1;  // in the group
   Device* device = nullptr;
   ThreadPool* pool = nullptr;
-  std::vector<WorkerModel> models;  // by their index in the deployment; all of their components are the group's
+  std::vector<WorkerModel> models;  // by their index in the deployment; all of their components are in_step
   std::shared_ptr<StepGroup> group;
 };
 

@@ -46,9 +46,12 @@ void StepGroup::end(const std::string& reason) {
 }
 
 Status StepGroup::failure() const {
-  std::lock_guard lock(mutex_);
-  if (!ended_) return ok_status();
-  return unavailable(*ended_);
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return unavailable(*ended_);
+  }
+  // A device may have found out by itself.
+  return communicators_.empty() ? ok_status() : communicators_.front()->failure();
 }
 
 void StepGroup::close() {

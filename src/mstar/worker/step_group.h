@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mstar/base/queue.h"
+#include "mstar/decl/component.h"
 #include "mstar/device/communicator.h"
 #include "mstar/worker/step_log.h"
 
@@ -34,7 +35,10 @@ class StepGroup {
   int num_followers() const { return static_cast<int>(followers_.size()); }
   std::uint64_t entries_per_state() const { return entries_per_state_; }
   Communicator* communicator(int rank) const;  // null: there is none
-  bool computes_together() const { return !communicators_.empty(); }
+  // Whether the ranks wait for each other within a step of the component.
+  bool computes_together(const decl::DeviceComponent& component) const {
+    return component.tensor_parallel && !communicators_.empty();
+  }
 
   // To every follower.
   void log(const LogEntry& entry);
@@ -47,7 +51,7 @@ class StepGroup {
 
   // The first reason stays, and is logged as an error. Whoever waits for another rank is woken.
   void end(const std::string& reason);
-  // ok until the group has ended; then unavailable.
+  // ok until the group has ended, or its communicators have; then unavailable.
   Status failure() const;
   // No entry is taken any more: followers end when they have read those that are there.
   void close();

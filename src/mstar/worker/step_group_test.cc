@@ -58,7 +58,8 @@ class Ranks {
   using Choose = std::function<std::size_t(std::size_t)>;
 
   explicit Ranks(const Setup& setup = {})
-      : decl_(toy::language_model("lm", 7)), followed_(toy::language_model("lm", setup.salt)) {
+      : decl_(toy::language_model("lm", 7, false, setup.computes_together)),
+        followed_(toy::language_model("lm", setup.salt, false, setup.computes_together)) {
     std::vector<std::unique_ptr<Communicator>> communicators;
     for (int rank = 0; setup.computes_together && rank <= setup.num_followers; ++rank)
       communicators.push_back(std::make_unique<FakeCommunicator>(rank, aborts));

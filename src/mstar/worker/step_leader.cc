@@ -150,7 +150,7 @@ Result<bool> StepLeader::advance(Engine& engine, engine::Step& step) {
   opened.num_waited_for += group_->num_followers();
   write(LogAdvance{opened.number});
   auto whole = engine.advance(step);
-  if (Status ran = Engine::status(step); !ran && group_->computes_together())
+  if (Status ran = Engine::status(step); !ran && group_->computes_together(engine.spec()))
     group_->end("the leader failed a step: " + ran.error().message);
   return whole;
 }

@@ -320,7 +320,7 @@ std::unique_ptr<HostStage> make_join(const RequestParams&) { return std::make_un
 
 }  // namespace
 
-Decl language_model(std::string name, std::uint32_t salt, bool walks_apart) {
+Decl language_model(std::string name, std::uint32_t salt, bool walks_apart, bool tensor_parallel) {
   Decl d(std::move(name));
   const PortRef prompt = d.port({.name = "prompt", .dtype = DType::bytes, .travel = {FromRequest{}}});
   const PortRef ids = d.port({.name = "ids", .dtype = DType::i32});
@@ -346,7 +346,8 @@ Decl language_model(std::string name, std::uint32_t salt, bool walks_apart) {
                                                    .uses = {kv, roll, sampler},
                                                    .max_batch_rows = 8,
                                                    .max_batch_tokens = 256,
-                                                   .combined = walks_apart ? apart : std::vector<CombinedWalks>()});
+                                                   .combined = walks_apart ? apart : std::vector<CombinedWalks>(),
+                                                   .tensor_parallel = tensor_parallel});
   const auto detokenise = d.component(HostComponent{"detokenise", make_detokenise});
   const WalkRef hear = d.walk("hear", Sequential{{Run{tokenise, {prompt}, {ids}}, Run{encoder, {ids}, {states}},
                                                   Run{decoder, {states}, {token}}}});

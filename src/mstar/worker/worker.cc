@@ -60,9 +60,13 @@ Status Worker::load_lanes(std::uint32_t m) {
   MSTAR_CHECK(options_.device != nullptr, "device components on a worker without a device");
   MSTAR_CHECK(leader_ || model.in_step.empty(), "components in step on a worker that leads no group");
   std::vector<std::unique_ptr<engine::Engine>> engines;
-  MSTAR_TRY(load_model(
-      model, {.device = *options_.device, .buffers = buffers_, .pool = options_.pool, .profile = options_.profile},
-      models_[m].resources, engines));
+  MSTAR_TRY(load_model(model,
+                       {.device = *options_.device,
+                        .buffers = buffers_,
+                        .pool = options_.pool,
+                        .profile = options_.profile,
+                        .communicator = options_.group ? options_.group->communicator(0) : nullptr},
+                       models_[m].resources, engines));
   if (!model.in_step.empty()) leader_->add_model(m, declaration, model.in_step, models_[m].resources);
   for (std::size_t c = 0; c < engines.size(); ++c) {
     const LaneKey key{m, model.components[c]};

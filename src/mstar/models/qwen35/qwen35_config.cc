@@ -265,8 +265,9 @@ int Qwen35Config::num_attention_layers() const {
 
 std::vector<decl::StateTensor> Qwen35Config::state_tensors() const {
   const std::int64_t layers = num_delta_layers();
-  return {{"conv", {layers, delta.taps - 1, delta.conv_width()}},
-          {"rule", {layers, delta.heads, delta.key_dim, delta.value_dim}, state}};
+  return {
+      {.name = "conv", .dims = {layers, delta.taps - 1, delta.conv_width()}, .shard_axis = 2},
+      {.name = "rule", .dims = {layers, delta.heads, delta.key_dim, delta.value_dim}, .dtype = state, .shard_axis = 1}};
 }
 
 bool qwen35_recognises(const ModelSource& source) {

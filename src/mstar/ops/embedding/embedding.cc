@@ -48,6 +48,13 @@ Status embedding(OpContext& context, const EmbeddingArgs& args) {
     MSTAR_OP_EXPECT("embedding", is_table_of(args.table, width));
     MSTAR_OP_EXPECT("embedding", (args.table.dtype == DType::i8) == (args.row_scale != nullptr));
   }
+  if (args.vocabulary) {
+    const std::int64_t rows = args.tied ? args.tied->num_outputs() : args.table.dim(0);
+    MSTAR_OP_EXPECT("embedding", args.first_id >= 0 && args.first_id + rows <= args.vocabulary);
+    MSTAR_OP_EXPECT("embedding", !args.positions.pointer);  // each rank would add them
+  } else {
+    MSTAR_OP_EXPECT("embedding", args.first_id == 0);
+  }
   MSTAR_OP_EXPECT("embedding", (args.positions.pointer != nullptr) == (args.position_table.pointer != nullptr));
   if (args.positions.pointer) {
     MSTAR_OP_EXPECT("embedding", is_vector_of(args.positions, DType::i32, num_tokens));

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "mstar/ops/embedding/embedding_kernels.h"
 
 namespace mstar {
@@ -30,12 +32,15 @@ Status check_range(const TensorView& indices, std::int64_t limit, const char* wh
 
 Status embedding_cpu(OpContext& context, const EmbeddingArgs& args) {
   const std::int64_t width = args.out.dim(1);
-  MSTAR_TRY(check_range(args.ids, args.tied ? args.tied->num_outputs() : args.table.dim(0), "token id"));
+  const std::int64_t num_held = args.tied ? args.tied->num_outputs() : args.table.dim(0);
+  MSTAR_TRY(check_range(args.ids, args.vocabulary ? args.vocabulary : num_held, "token id"));
   if (args.positions.pointer) MSTAR_TRY(check_range(args.positions, args.position_table.dim(0), "position"));
   context.parallel_for(args.out.dim(0), [&](std::int64_t t, int) {
-    const std::int32_t id = args.ids.data<std::int32_t>()[t];
+    const std::int64_t id = args.ids.data<std::int32_t>()[t] - args.first_id;
     float* out = args.out.data<float>() + t * args.out.stride(0);
-    if (args.tied) {
+    if (id < 0 || id >= num_held) {
+      std::fill_n(out, width, 0.0f);
+    } else if (args.tied) {
       args.tied->read_row(id, out);
     } else if (args.table_blocks) {
       dequantise(*args.table_blocks, args.table.data<std::byte>() + id * args.table.stride(0), width, out);

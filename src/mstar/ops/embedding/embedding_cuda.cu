@@ -24,14 +24,20 @@ struct Table {
 template <class Element, class Position>
 __global__ void __launch_bounds__(128)
     embed(const std::int32_t* ids, Table<Element> table, const std::int32_t* positions, Table<Position> position_table,
-          Rows out, int width, bool aligned) {
+          Rows out, int width, bool aligned, int first_id, bool is_part) {
   await_inputs();
   const int token = blockIdx.x;
-  const Element* from = table.row(ids[token]);
+  const int id = ids[token] - first_id;
+  const bool is_elsewhere = is_part && (id < 0 || id >= table.rows);
+  const Element* from = table.row(id);
   const Position* added = positions ? position_table.row(positions[token]) : nullptr;
   for (int i = threadIdx.x * kUnit; i < width; i += blockDim.x * kUnit) {
     float value[kUnit], more[kUnit];
     load_unit(from + i, width - i, aligned, value);
+    if (is_elsewhere) {
+#pragma unroll
+      for (int j = 0; j < kUnit; ++j) value[j] = 0.0f;
+    }
     if (added) {
       load_unit(added + i, width - i, aligned, more);
 #pragma unroll
@@ -65,7 +71,8 @@ Status embedding_cuda(OpContext& context, const EmbeddingArgs& args) {
                           static_cast<int>(args.position_table.dim(0))};
       const bool aligned = table.on_16_bytes() && position_table.on_16_bytes() && rows_on_16_bytes(args.out);
       launch_kernel(context, embed<Element, Position>, num_tokens, 128, 0, args.ids.data<std::int32_t>(), table,
-                    args.positions.data<std::int32_t>(), position_table, rows_of(args.out), width, aligned);
+                    args.positions.data<std::int32_t>(), position_table, rows_of(args.out), width, aligned,
+                    static_cast<int>(args.first_id), args.vocabulary != 0);
       return cuda_launch_status("embedding");
     });
   });

@@ -94,6 +94,38 @@ TEST(Embedding, ReadsBlocksAndTheTiedProjectionAlike) {
   }
 }
 
+// Zeros where another rank has the row, so that the sum of the parts is the whole.
+TEST(Embedding, PartsOfAVocabularyAddUp) {
+  Host host;
+  const std::int64_t d = 6;
+  auto table = random_floats(10 * d, 1);
+  std::vector<std::int32_t> ids = {9, 0, 3, 4};
+  Guarded whole(4, d), sum(4, d);
+  ASSERT_TRUE(embedding(host.context(), {.ids = vector(ids), .table = matrix(table, 10, d), .out = whole.view()}));
+  for (int t = 0; t < 4; ++t)
+    for (int i = 0; i < d; ++i) sum.set(t, i, 0);
+  const std::int64_t cuts[] = {0, 4, 8, 10};
+  for (int part = 0; part < 3; ++part) {
+    const TensorView own = matrix(table, 10, d).slice(cuts[part], cuts[part + 1]);
+    const auto tied = LinearWeight::pack(host.device(), LinearSource{own, nullptr}, DType::f32);
+    ASSERT_TRUE(tied);
+    Guarded out(4, d), from_tied(4, d);
+    EmbeddingArgs args{.ids = vector(ids), .table = own, .out = out.view(), .first_id = cuts[part], .vocabulary = 10};
+    ASSERT_TRUE(embedding(host.context(), args));
+    args.table = {};
+    args.tied = &*tied;
+    args.out = from_tied.view();
+    ASSERT_TRUE(embedding(host.context(), args));
+    EXPECT_TRUE(from_tied.equals(out));
+    for (int t = 0; t < 4; ++t)
+      for (int i = 0; i < d; ++i) sum.set(t, i, sum.at(t, i) + out.at(t, i));
+    args.vocabulary = 9;  // ids are still checked against the whole
+    const Status foreign = embedding(host.context(), args);
+    ASSERT_FALSE(foreign);
+  }
+  EXPECT_TRUE(sum.equals(whole));
+}
+
 TEST(Embedding, RefusesForeignIds) {
   Host host;
   auto table = random_floats(8, 1);
