@@ -160,12 +160,14 @@ Result<StepFollower::Running*> StepFollower::running(std::uint64_t step) {
 
 Status StepFollower::on(const LogAdd& add) {
   if (add.model >= resources_.size()) return internal_error("a request for a model that this rank does not have");
-  MSTAR_TRY(resources_[add.model].add_request(add.request, *add.params));
+  Status added = resources_[add.model].add_request(add.request, *add.params);
   state_.note(add.added ? 1 : 0);
-  if (add.added)
+  if (add.added) {
+    MSTAR_TRY(std::move(added));
     requests_.insert(add.request);
-  else
+  } else if (added) {  // what the leader had no room for may be a component of its own
     resources_[add.model].remove_request(add.request);
+  }
   return ok_status();
 }
 
