@@ -45,7 +45,9 @@ Box rank_box(const std::vector<OpenedModel>& models, const RuntimeConfig& config
         if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
         std::string line = group_text(model, group);
         if (group.num_replicas() > 1) line += fmt::format(", replica {} of {}", i + 1, group.num_replicas());
-        if (ranks.size() > 1) line += ", in step with " + ranks_text(ranks);
+        if (ranks.size() > 1)
+          line += rank == ranks.front() ? ", leads " + ranks_text({ranks.begin() + 1, ranks.end()})
+                                        : ", follows " + ranks_text({ranks.front()});
         out.lines.push_back(std::move(line));
       }
   if (out.lines.empty()) out.lines.push_back("runs nothing");

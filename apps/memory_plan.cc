@@ -27,11 +27,16 @@ std::size_t kept_bytes(const weights::WeightMapping::Source& source, const std::
   return source.type.row_bytes(static_cast<std::int64_t>(elements));
 }
 
-std::map<std::string, std::size_t> component_bytes(const PlannedModel& model, const weights::WeightMap& map) {
+// Of one rank, where `shards` of them share a component's matrices.
+std::map<std::string, std::size_t> component_bytes(const PlannedModel& model, const weights::WeightMap& map,
+                                                   std::size_t shards) {
   std::map<std::string, std::size_t> out;
   for (const weights::WeightMapping& home : map.mappings()) {
     std::size_t bytes = 0;
-    for (const auto& source : home.sources) bytes += kept_bytes(source, model.weights);
+    for (const auto& source : home.sources) {
+      const std::size_t whole = kept_bytes(source, model.weights);
+      bytes += source.shape.rank() >= 2 ? (whole + shards - 1) / shards : whole;
+    }
     // The longest prefix owns the home, as a decoder's cross attention may be a component of its own.
     std::string owner;
     std::size_t longest = 0;
@@ -49,10 +54,13 @@ std::map<std::string, std::size_t> component_bytes(const PlannedModel& model, co
 }
 
 Status add_model(const PlannedModel& model, const resource::PoolLimits& limits, MemoryPlan& plan) {
-  std::map<std::string, std::size_t> weights;
+  std::map<std::size_t, std::map<std::string, std::size_t>> weights;  // by the ranks that share them
+  weights[1];
+  for (const NodeGroup& group : *model.groups)
+    if (!group.on_host()) weights[group.replica_ranks.front().size()];
   if (model.checkpoint) {
     MSTAR_TRY_ASSIGN(const auto map, weights::WeightMap::create(model.checkpoint, model.decl->weight_rules()));
-    weights = component_bytes(model, map);
+    for (auto& each : weights) each.second = component_bytes(model, map, each.first);
   }
   std::set<std::pair<int, std::uint16_t>> pools;   // components of one rank share a resource
   std::set<std::pair<int, std::uint16_t>> placed;  // groups of different walks may share a component's weights
@@ -61,10 +69,13 @@ Status add_model(const PlannedModel& model, const resource::PoolLimits& limits, 
       for (const decl::ComponentRef component : group.components) {
         if (!placed.emplace(rank, component.value).second) continue;
         const decl::DeviceComponent& spec = model.decl->at(component).device();
-        if (const auto found = weights.find(spec.name); found != weights.end())
+        const std::size_t shards = spec.tensor_parallel ? group.replica_ranks.front().size() : 1;
+        resource::PoolLimits cut = limits;
+        cut.head_shards = static_cast<int>(shards);
+        if (const auto found = weights[shards].find(spec.name); found != weights[shards].end())
           plan.lines.push_back({rank, model.name, spec.name, "weights", found->second});
         for (const decl::ResourceRef resource : spec.uses) {
-          const std::size_t bytes = resource::planned_bytes(model.decl->at(resource), limits);
+          const std::size_t bytes = resource::planned_bytes(model.decl->at(resource), cut);
           if (bytes > 0 && pools.emplace(rank, resource.value).second)
             plan.lines.push_back({rank, model.name, decl::resource_name(model.decl->at(resource)), "pool", bytes});
         }

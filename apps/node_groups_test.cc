@@ -117,6 +117,24 @@ TEST(NodeGroups, EachFaultHasItsOwnWords) {
   EXPECT_EQ(e.fault({{.components = {"decoder"}, .ranks = {3}}, {.components = {"encoder"}, .ranks = {3}}}), "");
 }
 
+TEST(NodeGroups, RanksInStepFollowEachOtherInTheList) {
+  const Example e;
+  const auto groups = e.groups({{.components = {"encoder", "decoder"}, .ranks = {4, 1, 0, 2}, .tp_size = 2}});
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_THAT(groups[1].replica_ranks, ElementsAre(ElementsAre(4, 1), ElementsAre(0, 2)));
+  EXPECT_THAT(groups[1].ranks(), ElementsAre(4, 1, 0, 2));
+  EXPECT_EQ(e.fault({{.components = {"encoder", "decoder"}, .ranks = {0, 1, 2}, .tp_size = 2}}),
+            "model 'example': the node group of 'encoder' has 3 ranks, which is no multiple of tp_size = 2");
+  EXPECT_THAT(e.fault({{.components = {"encoder", "decoder"}, .ranks = {0}, .tp_size = 0}}),
+              HasSubstr("tp_size of the node group of 'encoder' is below 1"));
+  EXPECT_THAT(e.fault({{.components = {"encoder", "decoder"}, .ranks = {0, 1}, .sp_size = 2}}),
+              HasSubstr("sp_size of 'encoder' must be 1"));
+  // Each rank has its own cache, and one group's would have to be the other's too.
+  EXPECT_THAT(
+      e.fault({{.components = {"encoder"}, .ranks = {0}}, {.components = {"decoder"}, .ranks = {0, 1}, .tp_size = 2}}),
+      HasSubstr("share 'kv', of which each rank has its own"));
+}
+
 TEST(NodeGroups, AGroupForSomeWalks) {
   const Example e;
   const auto groups = e.groups({{.components = {"encoder", "decoder"}, .walks = {"listen"}, .ranks = {2}},

@@ -145,6 +145,7 @@ Result<OpenedModels> open_models(const RuntimeConfig& config) {
   if (device == DeviceChoice::cuda && out.backend != Backend::cuda)
     return unavailable("there is no CUDA device here that this program can use; --device cpu takes the processor");
   MSTAR_TRY_ASSIGN(out.models, open_all(config, out.backend));
+  MSTAR_TRY(check_ranks_in_step(out.models, config, out.backend));
   if (out.backend == Backend::cpu) return out;
   const auto stays =
       std::find_if(out.models.begin(), out.models.end(), [](const OpenedModel& each) { return !each.family->on_cuda; });

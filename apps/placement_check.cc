@@ -52,6 +52,58 @@ graph::RequestPlacement placement_of(const graph::CompiledModel& model, const st
   return out;
 }
 
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) out += (i ? ", " : "") + std::to_string(ranks[i]);
+  return out;
+}
+
+// One replica of one node group.
+struct Placed {
+  const OpenedModel* model = nullptr;
+  const NodeGroup* group = nullptr;
+  const std::vector<int>* ranks = nullptr;
+  std::string describe() const { return group->describe(*model->decl) + " of '" + model->config.name + "'"; }
+  bool in_step() const { return ranks->size() > 1; }
+  bool has(int rank) const { return std::find(ranks->begin(), ranks->end(), rank) != ranks->end(); }
+};
+
+std::vector<Placed> all_placed(const std::vector<OpenedModel>& models) {
+  std::vector<Placed> out;
+  for (const OpenedModel& model : models)
+    for (const NodeGroup& group : model.groups)
+      for (const std::vector<int>& ranks : group.replica_ranks) out.push_back({&model, &group, &ranks});
+  return out;
+}
+
+// A log can be followed by one who does nothing else, and a rank that waits for two others in turn would have them wait
+// for each other.
+Status check_apart(const Placed& together, const Placed& other) {
+  if (*together.ranks == *other.ranks) return ok_status();
+  for (const int rank : *together.ranks) {
+    const bool leads = rank == together.ranks->front();
+    if (!other.has(rank) || (leads && !other.in_step())) continue;
+    return invalid_request("rank " + std::to_string(rank) + " works in step with others for " + together.describe() +
+                           " (" + ranks_text(*together.ranks) + "), so it cannot run " + other.describe() + " on " +
+                           ranks_text(*other.ranks) + "; give that the same ranks and tp_size, or ranks of its own");
+  }
+  return ok_status();
+}
+
+bool is_cut(const Placed& placed) {
+  return std::any_of(placed.group->components.begin(), placed.group->components.end(),
+                     [&](decl::ComponentRef each) { return placed.model->decl->at(each).device().tensor_parallel; });
+}
+
+// A rank has one set of pools of a model, cut for the group or whole.
+Status check_cut(const Placed& together, const Placed& other) {
+  if (other.model != together.model || other.in_step() || !together.has(other.ranks->front())) return ok_status();
+  if (!is_cut(together) || !is_cut(other)) return ok_status();
+  return invalid_request("rank " + std::to_string(other.ranks->front()) + " holds a part of " + together.describe() +
+                         ", so it cannot hold the whole of " + other.describe() +
+                         " too; give both the same ranks and tp_size");
+}
+
 }  // namespace
 
 int num_ranks(const std::vector<OpenedModel>& models) {
@@ -96,6 +148,29 @@ Status check_devices(const RuntimeConfig& config, Backend backend, int num_ranks
       return unavailable("rank " + std::to_string(rank) + " is to work on cuda:" + std::to_string(index) +
                          ", and the last CUDA device here is cuda:" + std::to_string(num_cuda_devices - 1) +
                          "; name fewer ranks, or give several of them one device with rank_devices");
+  return ok_status();
+}
+
+Status check_ranks_in_step(const std::vector<OpenedModel>& models, const RuntimeConfig& config, Backend backend) {
+  const std::vector<Placed> placed = all_placed(models);
+  for (const Placed& each : placed) {
+    if (!each.in_step()) continue;
+    if (config.isolation == Isolation::process)
+      return invalid_request("tp_size of " + each.describe() +
+                             " is above 1, and ranks that work in step are threads of one process for now; leave out "
+                             "'isolation: process'");
+    if (backend == Backend::cuda)
+      for (std::size_t a = 0; a < each.ranks->size(); ++a)
+        for (std::size_t b = 0; b < a; ++b)
+          if (cuda_index(config, (*each.ranks)[a]) == cuda_index(config, (*each.ranks)[b]))
+            return invalid_request(ranks_text({(*each.ranks)[b], (*each.ranks)[a]}) + " work in step for " +
+                                   each.describe() + " and are both on cuda:" +
+                                   std::to_string(cuda_index(config, (*each.ranks)[a])) + "; each needs its own");
+    for (const Placed& other : placed) {
+      MSTAR_TRY(check_apart(each, other));
+      MSTAR_TRY(check_cut(each, other));
+    }
+  }
   return ok_status();
 }
 

@@ -100,5 +100,52 @@ TEST(Fragments, ManyReplicasAreCheckedByWhatTheyShare) {
   EXPECT_FALSE(model.check({{.components = {"free"}, .ranks = {63}}, {.components = {"decider"}, .ranks = all}}));
 }
 
+// Of models with one component each, 'free' and 'decider' of each model on the groups given.
+std::string in_step_fault(const std::vector<std::vector<NodeGroupConfig>>& configs, const RuntimeConfig& config = {},
+                          Backend backend = Backend::cpu) {
+  std::vector<OpenedModel> models;
+  for (std::size_t m = 0; m < configs.size(); ++m) {
+    OpenedModel& model = models.emplace_back();
+    model.config.name = "m" + std::to_string(m);
+    model.decl = std::make_unique<const Decl>(Free().decl);
+    auto groups = resolve_node_groups(*model.decl, configs[m]);
+    EXPECT_TRUE(groups);
+    if (groups) model.groups = std::move(*groups);
+  }
+  const Status checked = check_ranks_in_step(models, config, backend);
+  return checked ? "" : checked.error().message;
+}
+
+TEST(RanksInStep, DoNothingElse) {
+  const NodeGroupConfig both{.components = {"free", "decider"}, .ranks = {0, 1, 2, 3}, .tp_size = 2};
+  EXPECT_EQ(in_step_fault({{both}}), "");
+  EXPECT_EQ(in_step_fault({{both}, {both}}), "");
+  EXPECT_EQ(in_step_fault({{both}, {{.components = {"free", "decider"}, .ranks = {4}}}}), "");
+  EXPECT_EQ(in_step_fault({{both}, {{.components = {"free", "decider"}, .ranks = {2}}}}), "");  // a leader may
+  EXPECT_THAT(in_step_fault({{both}, {{.components = {"free", "decider"}, .ranks = {3}}}}),
+              HasSubstr("rank 3 works in step with others for 'free', 'decider' of 'm0' (ranks 2, 3), so it cannot run "
+                        "'free', 'decider' of 'm1' on rank 3"));
+  EXPECT_THAT(
+      in_step_fault({{{.components = {"free"}, .ranks = {0, 1}, .tp_size = 2},
+                      {.components = {"decider"}, .ranks = {1, 0}, .tp_size = 2}}}),
+      HasSubstr("rank 0 works in step with others for 'free' of 'm0' (ranks 0, 1), so it cannot run 'decider'"));
+  EXPECT_THAT(in_step_fault({{{.components = {"free"}, .ranks = {0, 1}, .tp_size = 2},
+                              {.components = {"decider"}, .ranks = {0, 2}, .tp_size = 2}}}),
+              HasSubstr("on ranks 0, 2; give that the same ranks and tp_size"));
+}
+
+TEST(RanksInStep, AreThreadsAndHaveADeviceEach) {
+  const NodeGroupConfig both{.components = {"free", "decider"}, .ranks = {0, 1}, .tp_size = 2};
+  RuntimeConfig config;
+  config.isolation = Isolation::process;
+  EXPECT_THAT(in_step_fault({{both}}, config), HasSubstr("tp_size of 'free', 'decider' of 'm0' is above 1, and ranks "
+                                                         "that work in step are threads of one process for now"));
+  EXPECT_EQ(in_step_fault({{{.components = {"free", "decider"}, .ranks = {0, 1}}}}, config), "");
+  config.isolation = Isolation::thread;
+  config.rank_devices = {{0, kCuda3}, {1, kCuda3}};
+  EXPECT_EQ(in_step_fault({{both}}, config), "");
+  EXPECT_THAT(in_step_fault({{both}}, config, Backend::cuda), HasSubstr("ranks 0, 1 work in step for"));
+}
+
 }  // namespace
 }  // namespace mstar::apps

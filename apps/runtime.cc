@@ -6,7 +6,9 @@
 
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
+#include "mstar/device/cpu/thread_communicator.h"
 #include "mstar/device/cuda/cuda_device.h"
+#include "mstar/device/cuda/nccl_communicator.h"
 #include "mstar/engine/token_budget.h"
 #include "placement_check.h"
 #include "profile_report.h"
@@ -24,13 +26,13 @@ WorkerId worker_of(int rank) { return WorkerId(static_cast<std::uint32_t>(rank) 
 class Runtime::Mesh final : public wire::Mesh {
  public:
   bool to_worker(WorkerId worker, wire::ToWorker message) override {
-    if (worker.value < workers.size()) return workers[worker.value]->send(std::move(message));
+    if (worker.value < workers.size()) return workers[worker.value] && workers[worker.value]->send(std::move(message));
     return processes && processes->send(worker, std::move(message));
   }
   void to_conductor(wire::ToConductor message) override { conductor->receive(std::move(message)); }
   void all_to_conductor(std::vector<wire::ToConductor>& messages) override { conductor->receive_all(messages); }
 
-  std::vector<worker::Worker*> workers;
+  std::vector<worker::Worker*> workers;  // null: a rank that only follows
   WorkerProcesses* processes = nullptr;
   conductor::Conductor* conductor = nullptr;
 };
@@ -43,7 +45,9 @@ void Runtime::stop_workers() {
   // The conductor stops first, so that nothing new reaches the workers; it stays until their last messages are out.
   if (conductor_) conductor_->stop();
   for (auto& each : workers_)
-    if (each) each->stop();  // all of them before the first is gone: they send to each other
+    if (each) each->stop();                           // all of them before the first is gone: they send to each other
+  for (auto& each : followers_) each.second->stop();  // after their leaders, which wait for them
+  followers_.clear();
   processes_.reset();
   workers_.clear();
   conductor_.reset();
@@ -138,7 +142,13 @@ conductor::ServedDeployment Runtime::deploy(const Served& served, std::vector<wo
                                 .walks = group.walks,
                                 .replicas = {}};
     if (group.on_host()) placed.replicas = {WorkerId(0)};
-    for (const std::vector<int>& ranks : group.replica_ranks) placed.replicas.push_back(worker_of(ranks.front()));
+    for (const std::vector<int>& ranks : group.replica_ranks) {
+      placed.replicas.push_back(worker_of(ranks.front()));
+      if (ranks.size() == 1) continue;
+      auto& in_step = workers[worker_of(ranks.front()).value].models.back().in_step;
+      for (const decl::ComponentRef each : group.components)
+        if (std::find(in_step.begin(), in_step.end(), each) == in_step.end()) in_step.push_back(each);
+    }
     for (const int rank : group.ranks()) {
       auto& components = workers[worker_of(rank).value].models.back().components;
       for (const decl::ComponentRef each : group.components)
@@ -188,8 +198,54 @@ void Runtime::add_local(worker::WorkerOptions options) {
   mesh_->workers.push_back(workers_.back().get());
 }
 
+// Only where there is something that the ranks compute together.
+Result<std::vector<std::unique_ptr<Communicator>>> Runtime::make_communicators(const std::vector<int>& ranks) const {
+  bool together = false;
+  for (const Served& served : models_)
+    for (const NodeGroup& group : served.opened.groups)
+      if (std::find(group.replica_ranks.begin(), group.replica_ranks.end(), ranks) != group.replica_ranks.end())
+        for (const decl::ComponentRef each : group.components)
+          together |= served.opened.decl->at(each).device().tensor_parallel;
+  if (!together) return std::vector<std::unique_ptr<Communicator>>();
+  if (backend_ == Backend::cpu) return make_thread_group(static_cast<int>(ranks.size()));
+  std::vector<Device*> devices;
+  for (const int rank : ranks) devices.push_back(devices_[static_cast<std::size_t>(rank)].get());
+  return make_nccl_group(devices);
+}
+
+Status Runtime::make_step_groups() {
+  in_step_.clear();
+  for (const Served& served : models_)
+    for (const NodeGroup& group : served.opened.groups)
+      for (const std::vector<int>& ranks : group.replica_ranks) {
+        if (ranks.size() == 1 || in_step_.count(ranks.front())) continue;
+        MSTAR_TRY_ASSIGN(auto communicators, make_communicators(ranks));
+        const auto together =
+            std::make_shared<worker::StepGroup>(static_cast<int>(ranks.size()), std::move(communicators));
+        for (std::size_t i = 0; i < ranks.size(); ++i) in_step_[ranks[i]] = {together, static_cast<int>(i)};
+      }
+  return ok_status();
+}
+
+void Runtime::add_follower(const worker::WorkerOptions& options, int rank) {
+  const InStep& in_step = in_step_.at(rank);
+  std::vector<worker::WorkerModel> models = options.models;
+  for (worker::WorkerModel& each : models) each.in_step = each.components;
+  followers_[options.id.value] =
+      std::make_unique<worker::StepFollower>(worker::StepFollowerOptions{.id = options.id,
+                                                                         .rank = in_step.rank,
+                                                                         .device = options.device,
+                                                                         .pool = pool_.get(),
+                                                                         .models = std::move(models),
+                                                                         .group = in_step.group},
+                                             *mesh_);
+  workers_.push_back(nullptr);
+  mesh_->workers.push_back(nullptr);
+}
+
 Status Runtime::start_in_threads(std::vector<worker::WorkerOptions> workers) {
   profiles_.clear();
+  MSTAR_TRY(make_step_groups());
   for (std::size_t w = 0; w < workers.size(); ++w) {
     workers[w].device = w == 0 ? nullptr : devices_[std::min(w, devices_.size()) - 1].get();
     if (w > 0 && config_.profile.is_on()) {
@@ -197,10 +253,25 @@ Status Runtime::start_in_threads(std::vector<worker::WorkerOptions> workers) {
           StepProfile::Options{.num_spans = config_.profile.trace_file.empty() ? 0 : kTraceSpans}));
       workers[w].profile = profiles_.back().get();
     }
+    const int rank = static_cast<int>(w) - 1;
+    const auto in_step = in_step_.find(rank);
+    if (in_step != in_step_.end() && in_step->second.rank > 0) {
+      add_follower(workers[w], rank);
+      continue;
+    }
+    if (in_step != in_step_.end()) workers[w].group = in_step->second.group;
     add_local(std::move(workers[w]));
   }
-  for (auto& each : workers_) MSTAR_TRY(each->start());
-  return ok_status();
+  // Ranks that compute together may have to load together.
+  for (auto& each : followers_) each.second->start();
+  Status started;
+  for (auto& each : workers_)
+    if (each && started) started = each->start();
+  if (!started)
+    for (auto& each : in_step_) each.second.group->end("a rank could not start: " + started.error().message);
+  for (auto& each : followers_)
+    if (Status loaded = each.second->wait_loaded(); started && !loaded) started = std::move(loaded);
+  return started;
 }
 
 wire::WorkerSetup Runtime::setup_of(const worker::WorkerOptions& worker, std::size_t num_processes) const {
@@ -250,6 +321,7 @@ Status Runtime::start_in_processes(std::vector<worker::WorkerOptions> workers) {
 }
 
 wire::WorkerStats Runtime::worker_stats(std::size_t worker) const {
+  if (const auto found = followers_.find(worker); found != followers_.end()) return found->second->stats();
   if (worker < workers_.size()) return workers_[worker]->stats();
   return processes_ ? processes_->stats(WorkerId(static_cast<std::uint32_t>(worker))) : wire::WorkerStats();
 }

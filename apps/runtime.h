@@ -17,6 +17,7 @@
 #include "mstar/device/thread_pool.h"
 #include "mstar/graph/compiled.h"
 #include "mstar/models/model.h"
+#include "mstar/worker/step_follower.h"
 #include "mstar/worker/worker.h"
 #include "node_groups.h"
 #include "worker_process.h"
@@ -146,6 +147,9 @@ class Runtime {
   Status make_devices();
   Status fit_and_start();
   Status start_workers();
+  Result<std::vector<std::unique_ptr<Communicator>>> make_communicators(const std::vector<int>& ranks) const;
+  Status make_step_groups();
+  void add_follower(const worker::WorkerOptions& options, int rank);
   Status start_in_threads(std::vector<worker::WorkerOptions> workers);
   Status start_in_processes(std::vector<worker::WorkerOptions> workers);
   wire::WorkerSetup setup_of(const worker::WorkerOptions& worker, std::size_t num_processes) const;
@@ -170,9 +174,15 @@ class Runtime {
   std::unique_ptr<worker::HostPool> host_pool_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<conductor::Conductor> conductor_;
-  // Worker 0 runs host components, worker 1 + rank a device; those of this process first.
+  struct InStep {  // of a rank that works in step with others
+    std::shared_ptr<worker::StepGroup> group;
+    int rank = 0;  // in the group; 0 leads
+  };
+  std::map<int, InStep> in_step_;  // by rank
+  // Worker 0 runs host components, worker 1 + rank a device; those of this process first. Null: a rank that follows.
   std::vector<std::unique_ptr<worker::Worker>> workers_;
-  std::unique_ptr<WorkerProcesses> processes_;  // null: all are threads
+  std::map<std::size_t, std::unique_ptr<worker::StepFollower>> followers_;  // by the number that its worker would have
+  std::unique_ptr<WorkerProcesses> processes_;                              // null: all are threads
 };
 
 }  // namespace mstar::apps

@@ -4,11 +4,14 @@
 Usage: placement_http_test.py PATH_TO_MSTAR [unittest options].
 """
 import concurrent.futures
+import http.client
 import json
+import math
 import os
+import struct
 import unittest
 
-from placement_support import HYBRID, LLAMA, MSTAR, WHISPER, Case, complete, group, ids, steps  # noqa: F401
+from placement_support import COMPLETIONS, HYBRID, LLAMA, MSTAR, WAIT_S, WHISPER, Case, complete, group, ids, steps, wav  # noqa: F401
 
 EARS, MOUTH = ["features", "encoder"], ["cross", "decoder"]
 
@@ -40,6 +43,9 @@ class BadPlacement(Case):
         self.bad([group(["decoder"], [64])], "'node_groups.ranks' must hold whole numbers from 0 to 63")
         self.bad([group(["decoder"], ["one"])], "'node_groups.ranks' must hold whole numbers")
         self.bad([group(EARS + MOUTH, [0, 1, 2], tp_size=2)], "must be a multiple of tp_size x sp_size = 2")
+        self.bad([group(EARS + MOUTH, [0, 1], sp_size=2)], "sp_size of 'features' must be 1")
+        self.bad([group(EARS + MOUTH, [0, 1], tp_size=2)], "ranks that work in step are threads of one process for now", isolation="process")
+        self.bad([group(EARS, [1]), group(MOUTH, [0, 1], tp_size=2)], "rank 1 works in step with others for 'cross', 'decoder' of 'm'")
         self.bad([group(["decoder"], [0], walks=["decod"])], "there is no walk 'decod'; did you mean 'decode'?")
         self.bad([group(MOUTH, [0], walks=["decode"])], "no node group runs 'cross' in the walk")
         self.bad([group(EARS, [0], walks=["detect", "listen", "decode"])], "the walk 'decode' runs no component of the node group")
@@ -106,6 +112,66 @@ class Replicas(Case):
         server = self.serve(node_groups=[group(["decoder"], [3, 1])])
         self.assertTrue(complete(server, ids(5, 1))[0])
         self.assertEqual(server.stop(), 0)
+
+
+class InStep(Case):
+    """Ranks that work in step: they answer as one, and nothing stays on any of them."""
+
+    def answers(self, server, prompts, **fields):
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            return list(pool.map(lambda p: complete(server, p, **fields)[0], prompts))
+
+    def expect_equal_steps(self, server, *groups):
+        for leader, *followers in groups:
+            for rank in followers:
+                metrics = server.wait_for(lambda m: steps(m, rank) == steps(m, leader))
+                self.assertEqual(steps(metrics, rank), steps(metrics, leader))
+                self.assertGreater(steps(metrics, rank), 0)
+
+    def test_they_answer_as_one_rank(self):
+        prompts = [ids(3 + 5 * i, i) for i in range(12)]
+        for model in (LLAMA, HYBRID):
+            alone = self.answers(self.serve(model), prompts)
+            for ranks, size, groups in (([0, 1], 2, [(0, 1)]), ([2, 0], 2, [(2, 0)]), ([0, 1, 2, 3], 2, [(0, 1), (2, 3)])):
+                with self.subTest(model=model.name, ranks=ranks):
+                    server = self.serve(model, node_groups=[group(["decoder"], ranks, tp_size=size)])
+                    for _ in range(2):  # the second time prompts are found in the caches
+                        self.assertEqual(self.answers(server, prompts), alone)
+                    self.expect_nothing_left(server)
+                    self.expect_equal_steps(server, *groups)
+                    self.assertEqual(server.stop(), 0)
+
+    def test_more_requests_than_places_and_clients_that_go(self):
+        server = self.serve(node_groups=[group(["decoder"], [0, 1], tp_size=2)], max_concurrent_requests=2, options={"kv_tokens": 256})
+        prompts = [ids(20 + i, i) for i in range(9)]
+        alone = [complete(server, p)[0] for p in prompts]
+        for i in range(6):
+            gone = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
+            body = {"model": "m", "prompt": ids(9, i), "temperature": 0, "max_tokens": 200, "ignore_eos": True, "stream": True}
+            gone.request("POST", COMPLETIONS, json.dumps(body), {"Content-Type": "application/json"})
+            self.assertEqual(gone.getresponse().status, 200)
+            gone.close()
+        self.assertEqual(self.answers(server, prompts), alone)
+        self.expect_nothing_left(server)
+        self.expect_equal_steps(server, (0, 1))
+        self.assertEqual(server.stop(), 0)
+
+    def test_speech_too(self):
+        tone = wav(b"".join(struct.pack("<h", int(9000 * math.sin(i / 5) * math.sin(i / 3000))) for i in range(16000)))
+        answers = []
+        for keys in ({}, {"tp_size": 2}):
+            server = self.serve(WHISPER, node_groups=[group(EARS + MOUTH, [0, 1], **keys)])
+            answers.append(server.ask("/v1/audio/transcriptions", {"model": "m", "temperature": "0", "max_tokens": "6", "language": "en"},
+                                      "a.wav", tone)[::2])
+            self.expect_nothing_left(server)
+            self.assertEqual(server.stop(), 0)
+        self.assertEqual(answers[0][0], 200)
+        self.assertEqual(answers[0], answers[1])
+
+    def test_inspect_says_who_leads(self):
+        said = self.call("inspect", self.config(node_groups=[group(["decoder"], [0, 1, 2, 3], tp_size=2)])).stdout
+        for line in ("m: decoder, replica 1 of 2, leads rank 1 ", "m: decoder, replica 2 of 2, follows rank 2 ", "ranks 0, 1, 2, 3: decoder  (2 replicas)", "rank 3 together"):
+            self.assertIn(line, said)
 
 
 class Warmup(Case):

@@ -236,7 +236,7 @@ TEST(Aborts, LeaveNothingBehindInAnyState) {
     const auto other = sim.submit(request("lm", "other", 5, true));
     const auto aborted = sim.submit(request("lm", "aborted", 5, true));
     const auto queued = sim.submit(request("lm", "queued", 5, true));
-    for (int i = 0; i < steps; ++i) sim.step();
+    for (int i = 0; i < steps * default_in_step(); ++i) sim.step();  // with more ranks there is more to do
     sim.conductor().abort(aborted.id);
     sim.conductor().abort(queued.id);
     sim.conductor().abort(queued.id);  // twice is harmless

@@ -14,6 +14,11 @@ bool default_asynchronous() {
   return device && std::string(device) == "deferred";
 }
 
+int default_in_step() {
+  const char* const ranks = std::getenv("MSTAR_SIM_IN_STEP");
+  return ranks ? std::max(1, std::atoi(ranks)) : 1;
+}
+
 void Answer::on_event(RequestEvent event) {
   if (auto* chunk = std::get_if<decl::Chunk>(&event)) {
     num_chunks_after_end += num_terminal;
@@ -127,7 +132,35 @@ Simulation::~Simulation() {
   }
 }
 
+// Those of a worker that is started again are new too.
+void Simulation::make_followers(std::uint32_t index) {
+  worker::WorkerOptions& leader = worker_options_[index];
+  leader.group = std::make_shared<worker::StepGroup>(options_.in_step);
+  for (worker::WorkerModel& model : leader.models) model.in_step = model.components;
+  for (int rank = 1; rank < options_.in_step; ++rank) {
+    auto device = options_.asynchronous ? std::make_unique<engine::DeferredDevice>() : make_cpu_device();
+    auto follower = std::make_unique<worker::StepFollower>(
+        worker::StepFollowerOptions{
+            .id = leader.id, .rank = rank, .device = device.get(), .models = leader.models, .group = leader.group},
+        conductor_port_);
+    if (const Status loaded = follower->load(); !loaded) ADD_FAILURE() << loaded.error().message;
+    followers_.push_back(std::make_unique<Follower>(Follower{index, std::move(device), std::move(follower)}));
+  }
+  // The leader waits: any of them may go on.
+  leader.group->set_pump([this, index, group = leader.group.get()] {
+    std::vector<worker::StepFollower*> ranks;
+    for (const auto& each : followers_)
+      if (each->leader == index) ranks.push_back(each->rank.get());
+    const std::size_t first = random_() % ranks.size();
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      if (ranks[(first + i) % ranks.size()]->replay_next()) return;
+    ADD_FAILURE() << "a leader waits for ranks that have nothing to do; seed " << options_.seed;
+    group->close();
+  });
+}
+
 std::unique_ptr<worker::Worker> Simulation::make_worker(std::uint32_t index) {
+  if (index > 0 && options_.in_step > 1) make_followers(index);
   auto made = std::make_unique<worker::Worker>(worker_options_[index], *ports_[index]);
   if (const Status loaded = made->load(); !loaded) ADD_FAILURE() << loaded.error().message;
   return made;
@@ -173,6 +206,8 @@ bool Simulation::deliver_one(std::size_t which) {
   return false;
 }
 
+bool Simulation::replay_one(std::size_t which) { return followers_[which]->rank->replay_next(); }
+
 bool Simulation::run_one_job() {
   if (host_.jobs.empty()) return false;
   const std::size_t which = random_() % host_.jobs.size();
@@ -186,7 +221,8 @@ bool Simulation::step() {
   // Tries the kinds of action from a random one on until one had something to do.
   const std::size_t num_actors = workers_.size() + 1;
   const std::size_t num_links = num_waiting_links();
-  const std::size_t num_kinds = num_actors + num_links + host_.jobs.size();
+  const std::size_t num_followers = followers_.size();
+  const std::size_t num_kinds = num_actors + num_links + num_followers + host_.jobs.size();
   const std::size_t first = random_() % num_kinds;
   for (std::size_t i = 0; i < num_kinds; ++i) {
     const std::size_t kind = (first + i) % num_kinds;
@@ -197,6 +233,8 @@ bool Simulation::step() {
       worked = conductor_->poll();
     } else if (kind < num_actors + num_links) {
       worked = deliver_one(kind - num_actors);
+    } else if (kind < num_actors + num_links + num_followers) {
+      worked = replay_one(kind - num_actors - num_links);
     } else {
       worked = run_one_job();
     }
@@ -223,6 +261,22 @@ void Simulation::expect_empty() {
     for (const auto& pool : stats.pools)
       EXPECT_EQ(pool.used, 0) << "worker " << w << ", " << pool.model << "." << pool.name;
   }
+  for (const auto& each : followers_) {
+    const wire::WorkerStats stats = each->rank->stats();
+    EXPECT_EQ(stats.num_requests, 0) << "a rank in step with worker " << each->leader;
+    for (const auto& pool : stats.pools)
+      EXPECT_EQ(pool.used, 0) << "a rank in step with worker " << each->leader << ", " << pool.model << "."
+                              << pool.name;
+    if (!workers_[each->leader]) continue;
+    EXPECT_TRUE(worker_options_[each->leader].group->failure().ok());
+    const auto led = workers_[each->leader]->stats().components;
+    ASSERT_EQ(stats.components.size(), led.size());
+    for (const auto& own : stats.components)
+      EXPECT_TRUE(std::any_of(led.begin(), led.end(), [&](const auto& other) {
+        return other.model == own.model && other.name == own.name && other.num_steps == own.num_steps &&
+               other.num_rows == own.num_rows && other.num_dropped_rows == own.num_dropped_rows;
+      })) << own.name;
+  }
 }
 
 wire::WorkerStats::Component Simulation::total(const std::string& name) const {
@@ -242,6 +296,7 @@ wire::WorkerStats::Component Simulation::total(const std::string& name) const {
 
 void Simulation::kill_worker(WorkerId worker) {
   workers_[worker.value].reset();
+  std::erase_if(followers_, [&](const auto& each) { return each->leader == worker.value; });
   for (auto& [ends, queue] : links_)
     if (ends.second == worker.value) queue.clear();
   // What it had sent arrives; the notice of its death comes last.

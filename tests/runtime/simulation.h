@@ -1,5 +1,5 @@
-// A whole deployment on one thread: conductor, workers and host pool take turns in an order that a seed picks, and
-// messages are delivered late, in order per pair of sender and receiver only. For tests.
+// A whole deployment on one thread: conductor, workers, ranks in step and host pool take turns in an order that a seed
+// picks, and messages are delivered late, in order per pair of sender and receiver only. For tests.
 #pragma once
 
 #include <deque>
@@ -12,6 +12,7 @@
 #include "mstar/conductor/conductor.h"
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/graph/compiled.h"
+#include "mstar/worker/step_follower.h"
 #include "mstar/worker/worker.h"
 
 namespace mstar::sim {
@@ -39,6 +40,9 @@ struct ModelSpec {
 // of the tests, which must answer the same either way.
 bool default_asynchronous();
 
+// How many ranks work in step as each device worker; MSTAR_SIM_IN_STEP says so for a whole run of the tests.
+int default_in_step();
+
 struct Options {
   std::uint64_t seed = 1;
   std::uint32_t num_device_workers = 1;
@@ -47,6 +51,7 @@ struct Options {
   bool ready = true;  // workers have said so
   bool asynchronous = default_asynchronous();
   bool run_ahead = true;
+  int in_step = default_in_step();
 };
 
 class Simulation {
@@ -104,6 +109,8 @@ class Simulation {
   std::size_t num_waiting_links() const;
   bool run_one_job();
   std::unique_ptr<worker::Worker> make_worker(std::uint32_t index);
+  void make_followers(std::uint32_t index);
+  bool replay_one(std::size_t which);
 
   Options options_;
   std::mt19937_64 random_;
@@ -117,6 +124,12 @@ class Simulation {
   std::vector<worker::WorkerOptions> worker_options_;
   std::unique_ptr<conductor::Conductor> conductor_;
   std::vector<std::unique_ptr<worker::Worker>> workers_;  // null: killed
+  struct Follower {
+    std::uint32_t leader = 0;
+    std::unique_ptr<Device> device;
+    std::unique_ptr<worker::StepFollower> rank;
+  };
+  std::vector<std::unique_ptr<Follower>> followers_;
 };
 
 }  // namespace mstar::sim

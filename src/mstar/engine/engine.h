@@ -35,6 +35,8 @@ class ResourceSet {
   std::vector<resource::Usage> usage() const;
   // Prompt tokens of the request that were found in a cache; -1: there is none.
   std::int64_t cached_tokens(RequestId request) const;
+  // Of these resources (Resource::digest).
+  std::uint64_t digest(std::span<const decl::ResourceRef> refs) const;
   // The first of the kNumSlots plan slots of one more component; steps of components that share a resource interleave.
   int claim_plan_slots();
 
@@ -143,6 +145,15 @@ class Engine {
   // Waits for the device, commits, and gives each row its outputs. On a failed forward every row carries the error.
   // Steps finish in the order in which they were prepared.
   std::vector<RowResult> finish(StepPtr step);
+
+  // ---- for ranks that work in step (engine_in_step.cc)
+  // ok, or why the step fails.
+  static Status status(const Step& step);
+  // Before it finishes: all its rows fail with this error, whatever became of them.
+  static void fail(Step& step, const Error& error);
+  // What became of rows: the same on ranks that were given the same. `step` may be null.
+  std::uint64_t digest(const Prepared& prepared) const;
+  static std::uint64_t digest(const std::vector<RowResult>& results);
 
   // A row that had begun and will not come again: its label is as it was before.
   void undo(RequestId request, const Progress& progress);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mstar/base/check.h"
+#include "mstar/base/digest.h"
 
 namespace mstar::resource {
 namespace {
@@ -126,6 +127,18 @@ SlotKvView CrossKvPool::view(int layer, int slot) const {
 
 Usage CrossKvPool::usage() const {
   return {spec_.name, static_cast<std::int64_t>(requests_.size()), limits_.max_requests, storage_.bytes()};
+}
+
+std::uint64_t CrossKvPool::digest() const {
+  std::uint64_t sum = Resource::digest();
+  for (const auto& [id, entry] : requests_) {
+    Digest each;
+    each.add(id.value);
+    each.add(static_cast<std::uint64_t>(entry.committed_length));
+    each.add(entry.in_flight.size());
+    sum += each.value();
+  }
+  return sum;
 }
 
 }  // namespace mstar::resource

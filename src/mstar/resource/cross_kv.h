@@ -23,6 +23,7 @@ class CrossKvPool final : public Resource {
   void commit(const StepRow& row) override;
   void rollback(const StepRow& row) override;
   Usage usage() const override;
+  std::uint64_t digest() const override;
   // Committed context tokens; 0 when unknown.
   int length(RequestId request) const;
   int free_slots() const { return static_cast<int>(free_.size()); }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mstar/base/check.h"
+#include "mstar/base/digest.h"
 
 namespace mstar::resource {
 namespace {
@@ -241,6 +242,23 @@ Usage PagedKvPool::usage() const {
           .num_preempted = num_preempted_,
           .found_tokens = found_tokens_,
           .num_snapshots = index_ ? index_->num_snapshots() : 0};
+}
+
+std::uint64_t PagedKvPool::digest() const {
+  std::uint64_t sum = Resource::digest();  // of requests in any order
+  for (const auto& [id, request] : requests_) {
+    Digest each;
+    each.add(id.value);
+    each.add(static_cast<std::uint64_t>(request.promised_pages));
+    for (const Sequence& sequence : request.sequences) {
+      each.add(static_cast<std::uint64_t>(sequence.committed_tokens));
+      each.add(static_cast<std::uint64_t>(sequence.planned_tokens));
+      each.add(sequence.text.size());
+      each.add(sequence.pages.size());
+    }
+    sum += each.value();
+  }
+  return sum;
 }
 
 PagedKvView PagedKvPool::view(int layer, int slot) const {

@@ -76,6 +76,7 @@ class PagedKvPool final : public Resource {
   // Cost: O(pages) on the host; no bytes move.
   Status fork(RequestId request, int from_label, int to_label, Stream stream) override;
   Usage usage() const override;
+  std::uint64_t digest() const override;
   std::int64_t cached_tokens(RequestId request) const override;
 
   // ---- rows of components with chunked_prefill

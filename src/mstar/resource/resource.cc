@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "mstar/base/digest.h"
 #include "mstar/base/shares.h"
 #include "mstar/resource/cross_kv.h"
 #include "mstar/resource/paged_kv.h"
@@ -79,6 +80,14 @@ Status Resource::put_in(RequestId, const Values&) {
 bool can_move(const decl::ResourceSpec& spec) {
   return std::holds_alternative<decl::PagedKv>(spec) || std::holds_alternative<decl::RecurrentState>(spec) ||
          std::holds_alternative<decl::Latents>(spec) || std::holds_alternative<decl::Sampler>(spec);
+}
+
+std::uint64_t Resource::digest() const {
+  const Usage now = usage();
+  Digest digest;
+  for (const std::int64_t each : {now.used, now.cached, now.num_preempted, now.found_tokens, now.num_snapshots})
+    digest.add(static_cast<std::uint64_t>(each));
+  return digest.value();
 }
 
 std::size_t planned_bytes(const decl::ResourceSpec& spec, const PoolLimits& limits) {

@@ -117,6 +117,9 @@ class Resource {
   // Prompt tokens of the request that were found in a cache; -1: there is none.
   virtual std::int64_t cached_tokens(RequestId) const { return -1; }
   virtual Usage usage() const = 0;
+  // The same on ranks that were asked the same in one order: numbers and lengths, not where things lie.
+  // Cost: O(requests).
+  virtual std::uint64_t digest() const;
 };
 
 // Sizes of the pools, decided before anything is allocated.

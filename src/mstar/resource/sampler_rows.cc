@@ -1,5 +1,7 @@
 #include "mstar/resource/sampler_rows.h"
 
+#include "mstar/base/digest.h"
+
 namespace mstar::resource {
 
 void SamplerPool::Request::see(std::int32_t id) {
@@ -145,6 +147,17 @@ void SamplerPool::note_drawn(RequestId request, std::int32_t id) {
 
 Usage SamplerPool::usage() const {
   return {spec_.name, static_cast<std::int64_t>(requests_.size()), static_cast<std::int64_t>(requests_.size()), 0};
+}
+
+std::uint64_t SamplerPool::digest() const {
+  std::uint64_t sum = Resource::digest();
+  for (const auto& [id, request] : requests_) {
+    Digest each;
+    each.add(id.value);
+    each.add(request.row.offset);
+    sum += each.value();
+  }
+  return sum;
 }
 
 }  // namespace mstar::resource

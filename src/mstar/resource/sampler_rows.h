@@ -47,6 +47,7 @@ class SamplerPool final : public Resource {
   Result<Values> take_out(RequestId request) override;
   Status put_in(RequestId request, const Values& values) override;
   Usage usage() const override;
+  std::uint64_t digest() const override;
   // On the host, in the step's row order; a row that pads keeps a default.
   const std::vector<SamplerRow>& rows(int slot) const { return rows_[slot]; }
   // The rows of the slot's step that sample, in their order, with what the requests' tokens up to the plan ask for; at

@@ -192,6 +192,8 @@ class Decoder final : public engine::ComponentBody {
   Status forward(Forward& step, int) override {
     for (int r = 0; r < step.num_rows(); ++r) {
       if (fails_here(*step.row(r).params, "forward", step.row(r).iteration)) return told("forward");
+      if (fails_here(*step.row(r).params, "forward_of_" + std::to_string(salt_), step.row(r).iteration))
+        return told("forward");
       if (fails_here(*step.row(r).params, "forward_throw", step.row(r).iteration))
         throw std::runtime_error("told to throw");
     }
@@ -323,7 +325,7 @@ std::unique_ptr<HostStage> make_join(const RequestParams&) { return std::make_un
 
 }  // namespace
 
-Decl language_model(std::string name, std::uint32_t salt, bool walks_apart) {
+Decl language_model(std::string name, std::uint32_t salt, bool walks_apart, bool tensor_parallel) {
   Decl d(std::move(name));
   const PortRef prompt = d.port({.name = "prompt", .dtype = DType::bytes, .travel = {FromRequest{}}});
   const PortRef ids = d.port({.name = "ids", .dtype = DType::i32});
@@ -349,7 +351,8 @@ Decl language_model(std::string name, std::uint32_t salt, bool walks_apart) {
                                                    .uses = {kv, roll, sampler},
                                                    .max_batch_rows = 8,
                                                    .max_batch_tokens = 256,
-                                                   .combined = walks_apart ? apart : std::vector<CombinedWalks>()});
+                                                   .combined = walks_apart ? apart : std::vector<CombinedWalks>(),
+                                                   .tensor_parallel = tensor_parallel});
   const auto detokenise = d.component(HostComponent{"detokenise", make_detokenise});
   const WalkRef hear = d.walk("hear", Sequential{{Run{tokenise, {prompt}, {ids}}, Run{encoder, {ids}, {states}},
                                                   Run{decoder, {states}, {token}}}});

@@ -23,10 +23,13 @@ inline constexpr int kEncoderSlices = 3;
 // `salt` makes the tokens of two models differ. Request fields: text, max_tokens, ignore_eos, and for failures `fail`
 // (a place below) and `fail_at` (iteration of the decode loop).
 //   tokenise | tokenise_throw | tokenise_for_ever (until it is abandoned) | wrong_outputs | bad_value | declare |
-//   declare_throw | fail_row | forward | forward_throw | detokenise | plan | plan_throw | emit | intake | intake_throw
+//   declare_throw | fail_row | forward | forward_of_SALT (that of the model) | forward_throw | detokenise | plan |
+//   plan_throw | emit | intake | intake_throw
 // and `brief`, which is no failure: the request's tokenise says that it is brief.
-// `walks_apart`: the decoder's rows of `hear` and `say` never share a step.
-decl::Decl language_model(std::string name, std::uint32_t salt = 7, bool walks_apart = false);
+// `walks_apart`: the decoder's rows of `hear` and `say` never share a step. `tensor_parallel`: the decoder says that
+// ranks in step compute it together, though each computes the whole.
+decl::Decl language_model(std::string name, std::uint32_t salt = 7, bool walks_apart = false,
+                          bool tensor_parallel = false);
 
 // What the language model answers, computed without it.
 std::vector<std::int32_t> expected_tokens(const std::string& text, std::int64_t max_tokens, bool ignore_eos,

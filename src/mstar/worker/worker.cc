@@ -62,10 +62,20 @@ bool Worker::poll() {
   flush_to_conductor();
   if (!stopping_) worked |= step_once();
   if (!hand_overs_.empty()) send_states();
+  report_ended_group();
   flush_to_conductor();
   if (stopping_) return true;
   if (stats_stale_) publish_stats_when_due(!worked && !held_);
   return worked;
+}
+
+// Once. The conductor ends this worker's requests and sends it no more; it stays to give back what it holds.
+void Worker::report_ended_group() {
+  if (!leader_ || told_group_ended_) return;
+  Status ended = leader_->failure();
+  if (ended) return;
+  told_group_ended_ = true;
+  tell_conductor(wire::WorkerFailed{options_.id, std::move(ended.error())});
 }
 
 bool Worker::take_messages() {
@@ -155,7 +165,9 @@ Result<std::unique_ptr<Worker::Live>> Worker::make_live(wire::AddRequest& messag
       if (std::find(wanted.begin(), wanted.end(), port) != wanted.end())
         live->partitions[p]->give_request_input(port, values);
   }
-  MSTAR_TRY(model.resources.add_request(message.request, *message.params));
+  MSTAR_TRY(leader_ && leader_->leads(live->model)
+                ? leader_->add_request(live->model, live->request, live->params, model.resources)
+                : model.resources.add_request(message.request, *message.params));
   return live;
 }
 
@@ -257,7 +269,11 @@ void Worker::stay_awake() {
 
 void Worker::finish_removal(Live& live) {
   const RequestId request = live.request;
-  models_[live.model].resources.remove_request(request);
+  engine::ResourceSet& resources = models_[live.model].resources;
+  if (leader_ && leader_->leads(live.model))
+    leader_->remove_request(live.model, request, resources);
+  else
+    resources.remove_request(request);
   for (Lane& lane : lanes_) {
     lane.engine->forget(request);
     std::erase_if(lane.queue, [&](const Pending& each) { return each.request == request; });
@@ -286,20 +302,8 @@ void Worker::publish_stats() {
   wire::WorkerStats stats;
   stats.num_requests = static_cast<std::int64_t>(requests_.size());
   stats.num_early_signals = early_.num_signals();
-  for (std::size_t m = 0; m < models_.size(); ++m)
-    for (const auto& usage : models_[m].resources.usage())
-      stats.pools.push_back({options_.models[m].name, usage.name, usage.used, usage.total, usage.bytes, usage.cached,
-                             usage.num_preempted, usage.found_tokens, usage.num_snapshots});
-  for (const Lane& lane : lanes_) {
-    const engine::StepCounters& c = lane.engine->counters();
-    stats.components.push_back({options_.models[lane.model].name, lane.engine->spec().name, c.num_steps, c.num_rows,
-                                c.num_tokens, c.num_replays, c.num_eager, c.num_allocations, c.num_ahead_rows,
-                                c.num_dropped_rows, c.num_host_syncs, c.num_piecewise, c.num_region_replays});
-    stats.weight_bytes += lane.engine->weight_bytes();
-    stats.arena_bytes += lane.engine->arena_bytes();
-    stats.num_graphs += static_cast<std::uint64_t>(lane.engine->num_graphs());
-    stats.captured_bytes += lane.engine->captured_bytes();
-  }
+  for (std::size_t m = 0; m < models_.size(); ++m) add_pools(stats, options_.models[m].name, models_[m].resources);
+  for (const Lane& lane : lanes_) add_component(stats, options_.models[lane.model].name, *lane.engine);
   if (buffers_) stats.buffer_bytes = buffers_->held_bytes();
   stats.num_handed_over = num_handed_over_;
   stats.handed_over_bytes = handed_over_bytes_;

@@ -23,21 +23,13 @@
 #include "mstar/base/step_profile.h"
 #include "mstar/engine/engine.h"
 #include "mstar/graph/partition_state.h"
-#include "mstar/weights/weight_map.h"
 #include "mstar/wire/messages.h"
 #include "mstar/worker/host_pool.h"
+#include "mstar/worker/load_model.h"
+#include "mstar/worker/step_leader.h"
 #include "mstar/worker/step_pace.h"
 
 namespace mstar::worker {
-
-// One model as a worker sees it. Borrowed parts outlive the worker.
-struct WorkerModel {
-  std::string name;  // as served, for statistics
-  const graph::CompiledModel* compiled = nullptr;
-  std::shared_ptr<const weights::Checkpoint> checkpoint;  // null for models without weights
-  std::vector<decl::ComponentRef> components;             // device components that this worker runs
-  resource::PoolLimits limits;
-};
 
 struct WorkerOptions {
   WorkerId id;
@@ -46,6 +38,7 @@ struct WorkerOptions {
   HostExecutor* host_pool = nullptr;  // null: this worker runs no host components
   bool run_ahead = true;              // false, for comparison: no step is launched before the one before it was read
   std::vector<WorkerModel> models;
+  std::shared_ptr<StepGroup> group = {};  // that this worker leads; null: none, and no model has components in step
   std::function<void(const wire::WorkerStats&)> on_stats;  // may be empty; called by the owner thread when they changed
   StepProfile* profile = nullptr;                          // of this worker's loop; outlives it
   const Clock* clock = nullptr;                            // outlives the worker; null: the steady clock
@@ -172,6 +165,7 @@ class Worker {
   struct Lane {  // one engine with its queue
     std::uint32_t model = 0;
     std::unique_ptr<engine::Engine> engine;
+    LaneSteps steps;           // what is done with the engine goes through them
     std::size_t profiled = 0;  // its number in the profile
     std::deque<Pending> queue;
     std::optional<Batch> open;  // being built, or between two slices
@@ -196,6 +190,8 @@ class Worker {
   void tell_conductor(wire::ToConductor message);
   wire::ClientValues& open_batch(std::size_t num_bytes);
   void flush_to_conductor();
+  Status load_lanes(std::uint32_t model);
+  void report_ended_group();
   bool take_messages();
   void on_message(Inbox message);
   void on(wire::AddRequest message);
@@ -295,6 +291,8 @@ class Worker {
   wire::Mesh& mesh_;
   std::shared_ptr<Queue<Inbox>> inbox_ = std::make_shared<Queue<Inbox>>();  // owners: this and host stages that run
   std::vector<ModelState> models_;
+  std::unique_ptr<StepLeader> leader_;  // null: no other ranks work in step with this one
+  bool told_group_ended_ = false;
   std::vector<Lane> lanes_;      // stand still after load()
   std::deque<Batch> in_flight_;  // launched, oldest first; ends in this order
   std::size_t max_in_flight_ = 1;

@@ -31,7 +31,7 @@ bool Worker::has_followers(const Lane& lane) const {
 // A row whose forward has failed or has stopped a loop promises nothing: what follows it is known only when it is read.
 void Worker::promise_outputs(Batch& batch) {
   const PhaseScope scope(options_.profile, Phase::promise);
-  for (const engine::RowResult& result : batch.lane->engine->promised(*batch.step)) {
+  for (const engine::RowResult& result : batch.lane->steps.promised(*batch.step)) {
     const Row& row = batch.rows[result.tag];
     Live* const live = row.live;
     if (!live || live->over() || row.standing == Standing::unwanted) continue;

@@ -19,63 +19,45 @@ std::vector<std::uint32_t> groups_of(const decl::DeviceComponent& component, std
   return groups;
 }
 
-// Home prefixes of all components, those on other workers too.
-std::vector<std::string> homes_of(const decl::Decl& declaration) {
-  std::vector<std::string> out;
-  for (const decl::Component& component : declaration.components()) {
-    if (component.on_host()) continue;
-    out.insert(out.end(), component.device().homes.begin(), component.device().homes.end());
-  }
-  return out;
-}
-
 }  // namespace
+
+Status Worker::load_lanes(std::uint32_t m) {
+  const WorkerModel& model = options_.models[m];
+  if (model.components.empty()) return ok_status();
+  const decl::Decl& declaration = model.compiled->declaration();
+  find_followers(m);
+  MSTAR_CHECK(options_.device != nullptr, "device components on a worker without a device");
+  MSTAR_CHECK(leader_ || model.in_step.empty(), "components in step on a worker that leads no group");
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  MSTAR_TRY(load_model(model,
+                       {.device = *options_.device,
+                        .buffers = buffers_,
+                        .pool = options_.pool,
+                        .profile = options_.profile,
+                        .communicator = options_.group ? options_.group->communicator(0) : nullptr},
+                       models_[m].resources, engines));
+  if (!model.in_step.empty()) leader_->add_model(m, declaration, model.in_step, models_[m].resources);
+  for (std::size_t c = 0; c < engines.size(); ++c) {
+    const LaneKey key{m, model.components[c]};
+    const auto& spec = engines[c]->spec();
+    const bool in_step = std::find(model.in_step.begin(), model.in_step.end(), key.component) != model.in_step.end();
+    lane_of_[{m, key.component.value}] = lanes_.size();
+    lanes_.push_back({.model = m,
+                      .engine = std::move(engines[c]),
+                      .profiled = options_.profile ? options_.profile->add_component(model.name, spec.name) : 0,
+                      .group_of_walk = groups_of(spec, declaration.walks().size())});
+    lanes_.back().steps = LaneSteps(key, *lanes_.back().engine, in_step ? leader_.get() : nullptr);
+  }
+  return ok_status();
+}
 
 Status Worker::load() {
   const std::int64_t begun_us = clock_.now_us();
   models_.resize(options_.models.size());
   if (options_.device) buffers_ = std::make_shared<engine::BufferPool>(*options_.device);
   if (options_.device && options_.profile) options_.profile->set_marker(options_.device->range_marker());
-  for (std::uint32_t m = 0; m < options_.models.size(); ++m) {
-    const WorkerModel& model = options_.models[m];
-    const decl::Decl& declaration = model.compiled->declaration();
-    if (model.components.empty()) continue;
-    find_followers(m);
-    MSTAR_CHECK(options_.device != nullptr, "device components on a worker without a device");
-    MSTAR_TRY_ASSIGN(weights::WeightMap weights,
-                     weights::WeightMap::create(model.checkpoint, declaration.weight_rules()));
-    if (const auto homes = homes_of(declaration); model.checkpoint && !homes.empty())
-      MSTAR_TRY(weights.check_prefixes(homes));
-    MSTAR_TRY_ASSIGN(models_[m].resources,
-                     engine::ResourceSet::build(declaration, model.components, model.limits, *options_.device));
-    for (const decl::ComponentRef component : model.components) {
-      resource::PoolLimits limits = model.limits;
-      const auto& spec = declaration.at(component).device();
-      limits.max_rows = std::min(limits.max_rows, spec.max_batch_rows);
-      // Where inputs may come in parts, a smaller limit only makes more of them.
-      if (spec.max_batch_tokens > 0)
-        limits.max_tokens =
-            spec.chunked_prefill ? std::min(limits.max_tokens, spec.max_batch_tokens) : spec.max_batch_tokens;
-      MSTAR_TRY_ASSIGN(auto engine,
-                       engine::Engine::create(
-                           declaration, component,
-                           {.limits = limits, .buffers = buffers_, .pool = options_.pool, .profile = options_.profile},
-                           models_[m].resources, weights, *options_.device));
-      const std::size_t profiled = options_.profile ? options_.profile->add_component(model.name, spec.name) : 0;
-      lane_of_[{m, component.value}] = lanes_.size();
-      lanes_.push_back({.model = m,
-                        .engine = std::move(engine),
-                        .profiled = profiled,
-                        .group_of_walk = groups_of(spec, declaration.walks().size())});
-    }
-    if (model.checkpoint) {
-      std::vector<std::string> homes;
-      for (const decl::ComponentRef component : model.components)
-        for (const std::string& prefix : declaration.at(component).device().homes) homes.push_back(prefix);
-      if (!homes.empty()) MSTAR_TRY(weights.finish(homes));
-      model.checkpoint->release_pages();
-    }
-  }
+  if (options_.group) leader_ = std::make_unique<StepLeader>(options_.group);
+  for (std::uint32_t m = 0; m < options_.models.size(); ++m) MSTAR_TRY(load_lanes(m));
   if (options_.run_ahead && options_.device && options_.device->is_asynchronous()) max_in_flight_ = 2;
   const std::int64_t loaded_us = clock_.now_us();
   for (Lane& lane : lanes_) {
@@ -119,6 +101,7 @@ void Worker::let_go() {
   is_loaded_ = false;
   lanes_.clear();
   lane_of_.clear();
+  leader_.reset();
   models_.clear();
   buffers_.reset();
 }

@@ -85,9 +85,9 @@ void Worker::run_slice(Lane& lane) {
 
 Result<bool> Worker::advance(Lane& lane) {
   StepProfile* const profile = options_.profile;
-  if (!profile) return lane.engine->advance(*lane.open->step);
+  if (!profile) return lane.steps.advance(*lane.open->step);
   profile->look(device_is_busy());
-  auto whole = lane.engine->advance(*lane.open->step);
+  auto whole = lane.steps.advance(*lane.open->step);
   profile->look(device_is_busy());  // on what was launched before
   lane.open->launched_ns = profile->now_ns();
   return whole;
@@ -173,7 +173,7 @@ void Worker::take_rows(Lane& lane, std::uint32_t group, std::vector<engine::RowI
       }
       add_row(lane, *live, {.pending = pending}, std::move(row), inputs);
     } else if (!live->over()) {
-      lane.engine->undo(pending.request, pending.progress);
+      lane.steps.undo(pending.request, pending.progress);
     }
     if (it == lane.queue.begin()) {
       lane.queue.pop_front();
@@ -268,7 +268,7 @@ bool Worker::begin_step(Lane& lane, std::uint32_t group) {
   std::vector<engine::RowInputs> inputs;
   take_rows(lane, group, inputs);
   engine::Engine::Prepared prepared;
-  if (!inputs.empty()) prepared = lane.engine->prepare(std::move(inputs));
+  if (!inputs.empty()) prepared = lane.steps.prepare(std::move(inputs));
   lane.open->step = std::move(prepared.step);
   for (auto& failed : prepared.failed) {
     Row& row = rows[failed.tag];
@@ -308,10 +308,10 @@ void Worker::end_oldest_step() {
       Row& row = batch.rows[tag];
       if (!row.live) continue;
       if (row.standing == Standing::ahead) give_up(*row.live, row);
-      if (row.standing == Standing::unwanted || row.live->over()) lane.engine->drop(*batch.step, tag);
+      if (row.standing == Standing::unwanted || row.live->over()) lane.steps.drop(*batch.step, tag);
     }
     if (max_in_flight_ > 1) note_end(batch);
-    auto results = lane.engine->finish(std::move(batch.step));
+    auto results = lane.steps.finish(std::move(batch.step));
     if (profile) profile->add_flight(batch.launched_ns, lane.profiled, shape.kind, shape.rows);
     for (std::size_t i = 0; i < results.size(); ++i) {
       for (const std::size_t distance : {kFar, kNear, kNext})
@@ -350,7 +350,7 @@ void Worker::undo_cut_off(Live& live, PartitionRef partition) {
 void Worker::end_row(Lane& lane, Row& row, engine::RowResult& result) {
   Live& live = take_off(row);
   guarded(live, [&] {
-    if (row.undo && !live.over()) lane.engine->undo(live.request, result.progress);
+    if (row.undo && !live.over()) lane.steps.undo(live.request, result.progress);
     if (live.over() || row.standing != Standing::certain) return;
     if (result.error) return fail(live, std::move(*result.error));
     if (result.partial) {  // the node comes again
@@ -364,8 +364,7 @@ void Worker::end_row(Lane& lane, Row& row, engine::RowResult& result) {
 
 // Ends the requests of all rows that are still in flight: what cannot be attributed is everyone's.
 void Worker::abandon(Batch& batch, const Error& error) {
-  if (batch.step) batch.lane->engine->wait(*batch.step);  // the device may still read what it holds
-  batch.step.reset();  // what its rows hold of the resources goes with their requests
+  if (batch.step) batch.lane->steps.abandon(std::move(batch.step));
   for (Row& row : batch.rows) {
     if (!row.live) continue;
     Live& live = take_off(row);

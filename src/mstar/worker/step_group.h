@@ -1,0 +1,70 @@
+// Ranks that work in step, as threads of one process: the leader's log to each follower, and their answers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mstar/base/queue.h"
+#include "mstar/decl/component.h"
+#include "mstar/device/communicator.h"
+#include "mstar/worker/step_log.h"
+
+namespace mstar::worker {
+
+// Owners: the leader and its followers. Rank 0 of the group leads. Thread: any, but for what says otherwise.
+//
+// A group that has ended does nothing more: what waits for a rank that will not come gives `unavailable`, the leader
+// refuses every row, and followers only give back what they hold.
+class StepGroup {
+ public:
+  // How often the leader's state goes with the log: with every entry in builds with checks, else with every 64th.
+#ifdef NDEBUG
+  static constexpr std::uint64_t kEntriesPerState = 64;
+#else
+  static constexpr std::uint64_t kEntriesPerState = 1;
+#endif
+
+  // `communicators`: one for each rank of the group, or none, where nothing is computed together.
+  explicit StepGroup(int size, std::vector<std::unique_ptr<Communicator>> communicators = {},
+                     std::uint64_t entries_per_state = kEntriesPerState);
+  int size() const { return static_cast<int>(followers_.size()) + 1; }
+  int num_followers() const { return static_cast<int>(followers_.size()); }
+  std::uint64_t entries_per_state() const { return entries_per_state_; }
+  Communicator* communicator(int rank) const;  // null: there is none
+  // Whether the ranks wait for each other within a step of the component.
+  bool computes_together(const decl::DeviceComponent& component) const {
+    return component.tensor_parallel && !communicators_.empty();
+  }
+
+  // To every follower.
+  void log(const LogEntry& entry);
+  Queue<LogEntry>& entries(int rank) { return *followers_[static_cast<std::size_t>(rank) - 1]; }
+  void acknowledge(Ack ack) { acks_.push(std::move(ack)); }
+  // Waits for the next answer; nothing when the followers have been told to stop. Thread: the leader's.
+  std::optional<Ack> wait_ack();
+  // For tests that play all ranks on one thread: called again and again by whoever waits for an answer.
+  void set_pump(std::function<void()> pump) { pump_ = std::move(pump); }
+
+  // The first reason stays, and is logged as an error. Whoever waits for another rank is woken.
+  void end(const std::string& reason);
+  // ok until the group has ended, or its communicators have; then unavailable.
+  Status failure() const;
+  // No entry is taken any more: followers end when they have read those that are there.
+  void close();
+
+ private:
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  const std::uint64_t entries_per_state_;
+  std::vector<std::unique_ptr<Queue<LogEntry>>> followers_;
+  Queue<Ack> acks_;
+  std::vector<Ack> received_;  // and not given out; the leader's
+  std::function<void()> pump_;
+  mutable std::mutex mutex_;
+  std::optional<std::string> ended_;
+};
+
+}  // namespace mstar::worker
