@@ -178,7 +178,14 @@ Status Runtime::start_workers() {
   std::vector<worker::WorkerOptions> workers(static_cast<std::size_t>(num_ranks()) + 1);
   for (const Served& served : models_) options.models.push_back(deploy(served, workers));
   for (std::uint32_t w = 0; w < workers.size(); ++w) options.workers.push_back(WorkerId(w));
-  for (int rank = 0; rank < num_ranks(); ++rank) options.ranks.push_back(worker_of(rank));
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    options.ranks.push_back(worker_of(rank));
+    options.leaders.push_back(rank);
+  }
+  for (const Served& served : models_)
+    for (const NodeGroup& group : served.opened.groups)
+      for (const std::vector<int>& ranks : group.replica_ranks)
+        for (const int rank : ranks) options.leaders[static_cast<std::size_t>(rank)] = ranks.front();
   options.worker_metrics = [this] { return worker_metrics(); };
   if (config_.profile.is_on()) options.profile_json = [this] { return apps::profile_json(profiles()); };
   conductor_ = std::make_unique<conductor::Conductor>(std::move(options), *mesh_);

@@ -53,6 +53,7 @@ struct ConductorOptions {
   std::vector<ServedDeployment> models;
   std::vector<WorkerId> workers;
   std::vector<WorkerId> ranks = {};  // of them those that may be drained, by rank
+  std::vector<int> leaders = {};  // by rank: whom it follows, where ranks work in step; itself. Empty: all themselves
   int max_concurrent_requests = 16;
   int max_queued_requests = 256;
   Routing routing = Routing::least_loaded;
@@ -167,6 +168,10 @@ class Conductor final : public Frontend {
   // conductor_workers.cc: any thread, which holds state_mutex_
   bool takes_requests(WorkerId worker) const;
   std::string why_it_takes_none(WorkerId worker) const;
+  int leader_of(int rank) const {
+    return options_.leaders.empty() ? rank : options_.leaders[static_cast<std::size_t>(rank)];
+  }
+  Status check_order(int rank, WorkerOrder order) const;
   WorkerInfo info_of(int rank) const;
 
   // ---- owner thread ----

@@ -28,7 +28,7 @@ std::string Conductor::why_it_takes_none(WorkerId worker) const {
 
 WorkerInfo Conductor::info_of(int rank) const {
   using State = WorkerInfo::State;
-  const WorkerId worker = options_.ranks[static_cast<std::size_t>(rank)];
+  const WorkerId worker = options_.ranks[static_cast<std::size_t>(leader_of(rank))];
   WorkerInfo out{.rank = rank, .state = State::running, .reason = {}, .num_requests = 0, .parts = {}};
   const auto found = standings_.find(worker);
   const Standing standing = found == standings_.end() ? Standing() : found->second;
@@ -66,12 +66,24 @@ std::vector<WorkerInfo> Conductor::workers() const {
   return out;
 }
 
+Status Conductor::check_order(int rank, WorkerOrder order) const {
+  const auto no = [](std::string why) { return invalid_request(std::move(why)).with_field("rank"); };
+  const std::string name = "rank " + std::to_string(rank);
+  if (rank < 0 || static_cast<std::size_t>(rank) >= options_.ranks.size())
+    return no("there is no " + name + "; this server has " + std::to_string(options_.ranks.size()) +
+              ", counted from 0");
+  if (leader_of(rank) != rank)
+    return no(name + " follows rank " + std::to_string(leader_of(rank)) +
+              ", which leads them both: give the order to that one");
+  // Followers hold their parts for as long as the log goes on.
+  if (order == WorkerOrder::remove && std::count(options_.leaders.begin(), options_.leaders.end(), rank) > 1)
+    return no(name + " leads ranks that work in step, which can be drained but not removed");
+  return ok_status();
+}
+
 // From the moment that this returns no request is given to a worker that drains: choose_replica reads the same.
 Result<WorkerInfo> Conductor::order_worker(int rank, WorkerOrder order) {
-  if (rank < 0 || static_cast<std::size_t>(rank) >= options_.ranks.size())
-    return invalid_request("there is no rank " + std::to_string(rank) + "; this server has " +
-                           std::to_string(options_.ranks.size()) + ", counted from 0")
-        .with_field("rank");
+  MSTAR_TRY(check_order(rank, order));
   const WorkerId worker = options_.ranks[static_cast<std::size_t>(rank)];
   // Also to one that is ready: it may have been told to let go a moment ago.
   const Ordered ordered{worker, order == WorkerOrder::resume};
