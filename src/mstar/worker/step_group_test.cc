@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <random>
+#include <set>
 
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/engine/deferred_device_fixture.h"
@@ -20,16 +21,16 @@ using ::testing::HasSubstr;
 
 // Of a group that computes together; only its end is of interest.
 struct FakeCommunicator final : Communicator {
-  FakeCommunicator(int rank, std::vector<std::string>& reasons) : rank_(rank), reasons_(reasons) {}
+  FakeCommunicator(int rank, std::set<int>& aborted) : rank_(rank), aborted_(aborted) {}
   int rank() const override { return rank_; }
   int size() const override { return 2; }
   Status all_reduce(void*, std::size_t, DType, Stream) override { return ok_status(); }
   Status all_gather(const void*, void*, std::size_t, Stream) override { return ok_status(); }
   Status broadcast(void*, std::size_t, int, Stream) override { return ok_status(); }
-  void abort(std::string reason) override { reasons_.push_back(std::move(reason)); }
+  void abort(std::string) override { aborted_.insert(rank_); }
   Status failure() const override { return ok_status(); }
   int rank_;
-  std::vector<std::string>& reasons_;
+  std::set<int>& aborted_;
 };
 
 struct Setup {
@@ -62,7 +63,7 @@ class Ranks {
         followed_(toy::language_model("lm", setup.salt, false, setup.computes_together)) {
     std::vector<std::unique_ptr<Communicator>> communicators;
     for (int rank = 0; setup.computes_together && rank <= setup.num_followers; ++rank)
-      communicators.push_back(std::make_unique<FakeCommunicator>(rank, aborts));
+      communicators.push_back(std::make_unique<FakeCommunicator>(rank, aborted));
     group = std::make_shared<StepGroup>(setup.num_followers + 1, std::move(communicators), setup.entries_per_state);
     for (int rank = 0; rank <= setup.num_followers; ++rank) {
       devices_.push_back(make_device(setup.asynchronous));
@@ -137,7 +138,7 @@ class Ranks {
   std::size_t num_done() const { return num_done_; }
 
   Choose choose = [](std::size_t) { return std::size_t{0}; };
-  std::vector<std::string> aborts;
+  std::set<int> aborted;  // ends of a group that computes together
   std::shared_ptr<StepGroup> group;
   RecordingMesh mesh;
   std::unique_ptr<Worker> leader;
@@ -344,7 +345,7 @@ TEST(StepGroup, WhoFailsAStepThatIsComputedTogetherWakesTheOthers) {
   Ranks ranks({.computes_together = true});
   ranks.add(1, 4, "forward");
   ranks.run();
-  EXPECT_EQ(ranks.aborts.size(), 2u);
+  EXPECT_EQ(ranks.aborted, (std::set<int>{0, 1}));
   expect_ended(ranks, "failed a step: told to fail");
 }
 
