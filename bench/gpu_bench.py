@@ -309,9 +309,9 @@ def main():
     for row in rows:
         print("  ".join(row))
     # What was not warm, or did not run at all, is no measurement.
-    cold = ["%s: %d steps ran eagerly, %d allocated" % (name, row["counters"].get("mstar_eager_steps_total", 0), row["counters"].get("mstar_step_allocations_total", 0))
-            for name, row in raw.items() if isinstance(row, dict) and "counters" in row and
-            (row["counters"].get("mstar_eager_steps_total") or row["counters"].get("mstar_step_allocations_total"))]
+    faults = ("mstar_eager_steps_total", "mstar_piecewise_steps_total", "mstar_step_allocations_total")
+    cold = ["%s: %s" % (name, ", ".join("%s %d" % (fault, row["counters"].get(fault, 0)) for fault in faults))
+            for name, row in raw.items() if isinstance(row, dict) and any(row.get("counters", {}).get(fault) for fault in faults)]
     failed = [model for model, clients, _ in rows if clients == "-"]
     if "cpu" not in args.serve and cold:
         sys.exit("not valid: " + "; ".join(cold))

@@ -86,7 +86,10 @@ class Drain(Case):
                         self.order(server, 0, name)
                         self.wait_state(server, 0, end)
                         self.assertEqual(self.worker(server, 0)["live_requests"], 0)
-                        before = server.metrics().get('mstar_steps_total{worker="1",model="m",component="decoder"}')
+                        # What a worker tells of its steps comes later than that its last request has left.
+                        self.wait_answers(load, 6)
+                        mine = lambda m: [m[name] for name in m if name.startswith("mstar_resource_used") and 'worker="1"' in name]  # noqa: E731
+                        before = server.wait_for(lambda m: not any(mine(m))).get('mstar_steps_total{worker="1",model="m",component="decoder"}')
                         self.wait_answers(load, 12)
                         metrics = server.metrics()
                         self.assertEqual(metrics.get('mstar_steps_total{worker="1",model="m",component="decoder"}'), before)

@@ -224,7 +224,8 @@ class Conductor final : public Frontend {
   void send_items(const Request& request, const ClientItems& items);
   void note_consumed(const Request& request) const;
   void advance(Request& request, std::size_t partition);
-  void move_state(Request& request, decl::PartitionRef partition, decl::WalkRef walk);
+  // False: that ended the request, which may be gone.
+  bool move_state(Request& request, decl::PartitionRef partition, decl::WalkRef walk);
   std::map<decl::PortRef, decl::StreamCounts> stream_counts(const Request& request, std::size_t partition) const;
   void finish_partition(Request& request, std::size_t partition, decl::Finish finish);
   void finish_request(Request& request, decl::Finish finish);

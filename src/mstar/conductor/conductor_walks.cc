@@ -83,14 +83,13 @@ void Conductor::advance(Request& request, std::size_t p) {
   auto starts = partition.progress->begin(std::get<decl::NextWalk>(*decision));
   if (!starts) return end(request, Failed{std::move(starts.error())});
   const PartitionRef ref(static_cast<std::uint16_t>(p));
-  move_state(request, ref, walk);
-  if (request.ended) return;
+  if (!move_state(request, ref, walk)) return;
   for (auto& [worker, start] : *starts)
     mesh_.to_worker(worker, wire::PartitionMessage{request.submit.id, {ref, std::move(start)}});
 }
 
 // Whoever used a resource in the walk before has the request's state of it.
-void Conductor::move_state(Request& request, PartitionRef partition, decl::WalkRef walk) {
+bool Conductor::move_state(Request& request, PartitionRef partition, decl::WalkRef walk) {
   std::map<std::pair<WorkerId, WorkerId>, std::vector<decl::ResourceRef>> moves;  // from, to
   for (const graph::StateUse& use : request.placed->moving_state(walk)) {
     const auto [at, is_first] = request.state_at.try_emplace(use.resource, use.worker);
@@ -102,10 +101,12 @@ void Conductor::move_state(Request& request, PartitionRef partition, decl::WalkR
     const auto& [from, to] = way;
     const RequestId id = request.submit.id;
     mesh_.to_worker(to, wire::AwaitState{id, static_cast<std::uint32_t>(resources.size())});
-    if (!mesh_.to_worker(from, wire::HandOver{id, partition, std::move(resources), to}))
-      return end(request, Failed{unavailable("worker " + std::to_string(from.value) +
-                                             ", which has the request's state, is gone")});
+    if (mesh_.to_worker(from, wire::HandOver{id, partition, std::move(resources), to})) continue;
+    end(request,
+        Failed{unavailable("worker " + std::to_string(from.value) + ", which has the request's state, is gone")});
+    return false;
   }
+  return true;
 }
 
 void Conductor::finish_partition(Request& request, std::size_t p, decl::Finish finish) {

@@ -67,17 +67,17 @@ std::vector<WorkerInfo> Conductor::workers() const {
 }
 
 Status Conductor::check_order(int rank, WorkerOrder order) const {
-  const auto no = [](std::string why) { return invalid_request(std::move(why)).with_field("rank"); };
   const std::string name = "rank " + std::to_string(rank);
   if (rank < 0 || static_cast<std::size_t>(rank) >= options_.ranks.size())
-    return no("there is no " + name + "; this server has " + std::to_string(options_.ranks.size()) +
-              ", counted from 0");
+    return invalid_request("there is no " + name + "; this server has " + std::to_string(options_.ranks.size()) +
+                           ", counted from 0")
+        .with_field("rank");
   if (leader_of(rank) != rank)
-    return no(name + " follows rank " + std::to_string(leader_of(rank)) +
-              ", which leads them both: give the order to that one");
+    return invalid_request(name + " follows rank " + std::to_string(leader_of(rank)) +
+                           ", which leads them both: give the order to that one");
   // Followers hold their parts for as long as the log goes on.
   if (order == WorkerOrder::remove && std::count(options_.leaders.begin(), options_.leaders.end(), rank) > 1)
-    return no(name + " leads ranks that work in step, which can be drained but not removed");
+    return invalid_request(name + " leads ranks that work in step, which can be drained but not removed");
   return ok_status();
 }
 

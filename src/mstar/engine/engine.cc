@@ -317,7 +317,7 @@ void Engine::wait(Step& step) {
   }
   // Sums that were cut off are nobody's.
   if (const Communicator* const group = communicator(); group && !step.failure)
-    if (const Status whole = group->failure(); !whole) step.failure = whole.error();
+    if (const Status whole = group->failure(); !whole) fail(step, whole.error());
 }
 
 const std::vector<RowResult>& Engine::promised(Step& step) {

@@ -57,8 +57,11 @@ std::uint64_t Engine::digest(const Prepared& prepared) const {
   Digest digest;
   if (prepared.step) {
     const Step& step = *prepared.step;
-    digest.add(static_cast<std::uint64_t>(step.rows.slot));
+    digest.add(static_cast<std::uint64_t>(step.own_slot));
     digest.add(step.bucket ? 1 + static_cast<std::uint64_t>(*step.bucket) : 0);
+    for (const CapturedGraph* const each : step.regions) digest.add(each != nullptr);
+    digest.add(step.rows.rows.size());  // with those that pad: all stand in the sums
+    digest.add(static_cast<std::uint64_t>(step.rows.packed));
     for (int r = 0; r < step.num_rows(); ++r) {
       const resource::StepRow& row = step.rows.rows[static_cast<std::size_t>(r)];
       digest.add(row.request.value);

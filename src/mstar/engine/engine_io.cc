@@ -40,6 +40,7 @@ struct Source {
   const void* pointer = nullptr;
   std::size_t bytes = 0;
   bool on_device = false;
+  DeviceId device = {};  // where it is on one
 };
 
 // The items of a value, or an error when the slot cannot take it. `source` gets its bytes.
@@ -49,7 +50,7 @@ Result<std::int64_t> items_of(const SlotSpec& spec, const Value& value, const st
   const DType dtype = row ? view.dtype : value.host.dtype();
   const std::span<const std::int64_t> dims =
       row ? view.shape.dims() : std::span(value.host.dims().begin(), value.host.dims().size());
-  source = row ? Source{view.pointer, view.bytes(), true}
+  source = row ? Source{view.pointer, view.bytes(), true, view.device}
                : Source{value.host.bytes().data(), value.host.bytes().size(), false};
   const std::size_t rank = spec.item_dims.size();
   const bool listed = dims.size() == rank + 1;
@@ -145,7 +146,8 @@ Status Engine::gather(Step& step) {
     const SlotSpec& spec = input_slots_[s];
     const std::int64_t items = step.input_starts[s].back();
     const auto& from = sources[s];
-    if (!step.is_static && from.size() == 1 && (from[0].on_device || on_cpu())) {
+    const bool is_here = from.size() == 1 && (on_cpu() || (from[0].on_device && from[0].device == device_.id()));
+    if (!step.is_static && is_here) {
       step.input_views[s] = slot_view(spec, const_cast<void*>(from[0].pointer), items, device_.id());
       continue;
     }

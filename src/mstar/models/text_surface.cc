@@ -205,6 +205,10 @@ Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
   MSTAR_TRY_ASSIGN(out.params.sampling, read_sampling(fields, model.vocab));
   MSTAR_TRY_ASSIGN(const std::vector<std::int32_t> ids, prompt_of(model, request));
   if (ids.empty()) return bad_field(field, "is empty; say something");
+  // A tokenizer may know more tokens than the model has rows for.
+  if (const auto worst = *std::max_element(ids.begin(), ids.end()); worst >= model.vocab)
+    return bad_field(field, "holds token " + std::to_string(worst) + ", which this model of " +
+                                std::to_string(model.vocab) + " tokens lacks");
   const auto num_tokens = static_cast<std::int64_t>(ids.size());
   auto& max_tokens = out.params.sampling.max_tokens;
   const std::int64_t room = model.context_tokens - num_tokens;

@@ -1,5 +1,6 @@
 #include "mstar/nn/rotary.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -65,12 +66,15 @@ Result<Rotary> Rotary::create(Device& device, std::span<const float> frequencies
                      Tensor::allocate(device, DType::i32, {static_cast<std::int64_t>(pair_axes.size())}));
     device.copy_to_device(out.pair_axes_->view().pointer, pair_axes.data(), pair_axes.size_bytes(),
                           device.default_stream());
+    out.num_axes_ = 1 + *std::max_element(pair_axes.begin(), pair_axes.end());
   }
   device.synchronize(device.default_stream());
   return out;
 }
 
 Status Rotary::run(OpContext& ops, TensorView x, TensorView positions) const {
+  if (num_axes_ > 1 && (positions.shape.rank() != 2 || positions.dim(0) < num_axes_))
+    return internal_error("rotary: positions of too few axes");
   return rope(ops, {.x = x,
                     .positions = positions,
                     .inverse_frequencies = frequencies_.view(),

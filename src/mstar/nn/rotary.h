@@ -40,6 +40,8 @@ class Rotary {
   TensorView frequencies() const { return frequencies_.view(); }
   TensorView pair_axes() const { return pair_axes_ ? pair_axes_->view() : TensorView{}; }
   bool interleaved() const { return interleaved_; }
+  // That positions must have at least.
+  int num_axes() const { return num_axes_; }
   std::size_t workspace_bytes(int num_threads) const;
   std::size_t bytes() const { return frequencies_.bytes() + (pair_axes_ ? pair_axes_->bytes() : 0); }
 
@@ -47,6 +49,7 @@ class Rotary {
   Tensor frequencies_;
   std::optional<Tensor> pair_axes_;
   bool interleaved_ = false;
+  int num_axes_ = 1;
 };
 
 }  // namespace mstar::nn

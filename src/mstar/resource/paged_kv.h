@@ -221,6 +221,8 @@ class PagedKvPool final : public Resource {
   void take_over(Request& request, Sequence& sequence, const SequenceRow& row, const Prefix& prefix, int missing,
                  OpenRow& out);
   void end_building(Request& request);
+  // Of a label that comes from another worker.
+  Result<bool> has_room_for(RequestId id, int label, int num_tokens);
   Result<bool> promise(RequestId id, Request& request, const Sequence& sequence, const SequenceRow& row,
                        std::span<const std::int32_t> found);
   Result<Admit> make_room(const StepRow& row, int needed);

@@ -52,6 +52,21 @@ void PagedKvPool::for_each_stretch(const std::vector<std::int32_t>& pages, int n
     }
 }
 
+// Whoever holds pages was promised them: else older ones could wait for pages that nobody is to give back.
+Result<bool> PagedKvPool::has_room_for(RequestId id, int label, int num_tokens) {
+  if (pages_for(num_tokens) > num_available()) return false;
+  if (num_tokens == 0) return true;
+  Request& request = requests_.at(id);
+  const auto waiting = first_unpromised_;
+  auto promised = promise(id, request, request.sequences[static_cast<std::size_t>(label)],
+                          {.request = id, .label = label, .num_tokens = 1}, {});
+  first_unpromised_ = waiting;  // it does not stand in line
+  return promised;
+}
+
+// Of one label: a frame between processes has room for a gigabyte. What is longer is computed again.
+constexpr std::size_t kMostMovedBytes = std::size_t{768} << 20;
+
 Result<Values> PagedKvPool::take_out(RequestId id) {
   const auto it = requests_.find(id);
   if (it == requests_.end()) return unknown(spec_.name);
@@ -60,10 +75,15 @@ Result<Values> PagedKvPool::take_out(RequestId id) {
   Values out;
   const Stream stream = device_.default_stream();
   for (Sequence& sequence : request.sequences) {
-    const int num_tokens = sequence.committed_tokens;
+    const auto bytes_of = [&](const Dims& dims) {
+      std::size_t bytes = dtype_bytes(spec_.dtype);
+      for (const std::int64_t dim : dims) bytes *= static_cast<std::size_t>(dim);
+      return bytes;
+    };
+    const bool is_long = !sequence.opaque && bytes_of(moved_dims(sequence.committed_tokens)) > kMostMovedBytes;
+    const int num_tokens = is_long ? 0 : sequence.committed_tokens;
     const Dims dims = moved_dims(num_tokens);
-    std::size_t bytes = dtype_bytes(spec_.dtype);
-    for (const std::int64_t dim : dims) bytes *= static_cast<std::size_t>(dim);
+    const std::size_t bytes = bytes_of(dims);
     std::vector<std::byte> content(bytes);
     for_each_stretch(sequence.pages, num_tokens, [&](void* place, std::size_t at, std::size_t size) {
       device_.copy_to_host(content.data() + at, place, size, stream);
@@ -91,11 +111,11 @@ Status PagedKvPool::put_in(RequestId id, const Values& values) {
   const Stream stream = device_.default_stream();
   for (std::size_t label = 0; label < request.sequences.size(); ++label) {
     const Value* const of_label = &values[label * kNumPagedValues];
+    if (!is_list(of_label[kNumbers], DType::i64) || !is_list(of_label[kText], DType::i32)) return not_whole(spec_.name);
     const auto sizes = of_label[kNumbers].host.as<std::int64_t>();
     const auto text = of_label[kText].host.as<std::int32_t>();
     const HostValue& content = of_label[kKeysAndValues].host;
-    if (!is_list(of_label[kNumbers], DType::i64) || sizes.size() != 2 || !is_list(of_label[kText], DType::i32))
-      return not_whole(spec_.name);
+    if (sizes.size() != 2) return not_whole(spec_.name);
     const std::int64_t most = spec_.max_tokens_per_request;
     const bool opaque = sizes[1] != 0;
     const bool fits = sizes[0] >= 0 && sizes[0] <= most && text.size() <= static_cast<std::size_t>(most) &&
@@ -108,7 +128,10 @@ Status PagedKvPool::put_in(RequestId id, const Values& values) {
     sequence.opaque = opaque;
     sequence.text.assign(text.begin(), text.end());
     const int num_tokens = static_cast<int>(sizes[0]);
-    if (pages_for(num_tokens) > num_available()) {
+    if (opaque) sequence.committed_tokens = num_tokens;
+    MSTAR_TRY_ASSIGN(const bool has_room, has_room_for(id, static_cast<int>(label), num_tokens));
+    if (!has_room) {
+      sequence.committed_tokens = 0;
       if (opaque) return exhausted("no pages for a request that came from another worker in '" + spec_.name + "'");
       continue;  // its tokens are computed again when its turn comes
     }

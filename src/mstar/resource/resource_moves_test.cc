@@ -123,6 +123,30 @@ TEST_F(Moves, WithoutRoomTheTextComesAloneAndIsComputedAgain) {
   EXPECT_TRUE(to->adds_up());
 }
 
+// An older request that took pages which a younger one was promised would wait for it, and that one for the older.
+TEST_F(Moves, WhatComesInTakesNoPagesThatOthersWerePromised) {
+  auto from = paged(), to = paged(44);
+  const RequestId younger(9);
+  decl::RequestParams params;
+  params.sampling.max_tokens = 25;
+  for (PagedKvPool* const pool : {from.get(), to.get()}) ASSERT_TRUE(pool->add_request(kRequest, params));
+  ASSERT_TRUE(to->add_request(younger, params));
+  append(*to, younger, ids(4));
+  append(*from, kRequest, ids(28));
+  const auto values = from->take_out(kRequest);
+  ASSERT_TRUE(values);
+  ASSERT_TRUE(to->put_in(kRequest, *values));
+  EXPECT_EQ(to->usage().used, 1);  // though seven of the ten others are free
+  EXPECT_EQ(to->text_length(kRequest, 0), 28);
+  to->begin_round();
+  for (int token = 0; token < 25; ++token) append(*to, younger, {token});
+  to->remove_request(younger);
+  to->begin_round();
+  append(*to, kRequest, {55});  // with all that is missing
+  EXPECT_EQ(to->text_length(kRequest, 0), 29);
+  EXPECT_TRUE(to->adds_up());
+}
+
 TEST_F(Moves, NothingLeavesUnderARowInFlightAndNonsenseDoesNotComeIn) {
   auto from = paged(), to = paged();
   for (PagedKvPool* const pool : {from.get(), to.get()}) ASSERT_TRUE(pool->add_request(kRequest, {}));

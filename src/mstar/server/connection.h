@@ -109,6 +109,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // connection_call.cc: requests and calls
   void on_request();
   bool is_long_work(Endpoint endpoint) const;
+  bool is_foreign_page() const;
   void begin_call();
   void on_long_work();
   void on_call(Endpoint endpoint);

@@ -1,4 +1,5 @@
 // From a request to the runtime and back: what is read at once, what in the background, a call's events.
+#include <algorithm>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <exception>
@@ -70,7 +71,9 @@ void Connection::on_request() {
     if (endpoint == Endpoint::input) {
       answer = push_input(reader_.head(), reader_.match().rest, reader_.take_form(), *core_);
     } else if (endpoint == Endpoint::worker_order) {
-      answer = order_worker(reader_.match().rest, core_->frontend);
+      answer = is_foreign_page()
+                   ? refusal(http_error(403, "pages of this origin may not give orders", "foreign_origin"))
+                   : order_worker(reader_.match().rest, core_->frontend);
     } else {
       answer = answer_at_once(reader_.match(), reader_.take_form(), core_->frontend, core_->metrics);
     }
@@ -78,6 +81,13 @@ void Connection::on_request() {
     answer = refusal(thrown_error(thrown));
   }
   give(std::move(answer));
+}
+
+// A browser sends such a POST for any page without asking first; "*" lets pages read, not give orders.
+bool Connection::is_foreign_page() const {
+  const std::string_view origin = reader_.head().header("origin");
+  const auto& named = config_.cors_origins;
+  return !origin.empty() && std::find(named.begin(), named.end(), origin) == named.end();
 }
 
 void Connection::give(Reply answer) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <utility>
 
 #include "mstar/base/check.h"
 
@@ -79,13 +80,16 @@ void StepLeader::name_values(std::uint64_t step, const std::vector<RowResult>& r
   for (const RowResult& result : results)
     for (std::size_t o = 0; o < result.outputs.size(); ++o)
       for (std::size_t i = 0; i < result.outputs[o].size(); ++i)
-        if (const auto& device = result.outputs[o][i].device)
-          named_[device.get()] = {device,
-                                  {step, result.tag, static_cast<std::uint16_t>(o), static_cast<std::uint16_t>(i)}};
+        if (const auto& device = result.outputs[o][i].device) {
+          Named& named = named_[device.get()];
+          // Promised values are named again when their step ends, by the same name.
+          if (named.value.expired() && named.is_known) lost_.push_back(named.name);
+          named = {device, {step, result.tag, static_cast<std::uint16_t>(o), static_cast<std::uint16_t>(i)}, true};
+        }
 }
 
 void StepLeader::release_values() {
-  LogRelease released;
+  LogRelease released{.names = std::exchange(lost_, {})};
   for (auto it = named_.begin(); it != named_.end();) {
     if (!it->second.value.expired()) {
       ++it;

@@ -50,6 +50,7 @@ class StepLeader {
   struct Named {
     std::weak_ptr<const DeviceBuffer> value;
     ValueName name;
+    bool is_known = false;  // to the followers
   };
   LogEntry next_entry();
   void write(LogAction action);
@@ -68,6 +69,7 @@ class StepLeader {
   std::uint64_t num_entries_ = 0, num_steps_ = 0;
   std::vector<Open> open_;
   std::unordered_map<const DeviceBuffer*, Named> named_;
+  std::vector<ValueName> lost_;  // of values that are gone and whose place others have taken
 };
 
 // What one lane's loop asks of its engine, alone or before a group.

@@ -73,6 +73,10 @@ Status Worker::load() {
 }
 
 void Worker::on(const wire::Load&) {
+  // A group that has ended does not come back.
+  if (leader_)
+    if (Status ended = leader_->failure(); !ended)
+      return tell_conductor(wire::WorkerFailed{options_.id, std::move(ended.error())});
   unloads_ = false;
   announced_ = false;
   if (is_loaded_) return;

@@ -54,6 +54,7 @@ class NcclEnd final : public Communicator {
       group_->abort("rank " + std::to_string(rank()) + " is gone");
     }
     if (comm_) api_.abort(std::exchange(comm_, nullptr));
+    if (aborting_.joinable()) aborting_.join();
   }
   int rank() const override { return ranks_.rank; }
   int size() const override { return ranks_.size; }
@@ -84,10 +85,13 @@ class NcclEnd final : public Communicator {
   void abort(std::string reason) override { group_->abort(std::move(reason)); }
   Status failure() const override { return group_->failure(); }
 
-  // Once the group has ended: frees what waits in the stream, unless the owner is in a call, who then does it.
+  // Once the group has ended: frees what waits in the stream, unless the owner is in a call, who then does it. NCCL's
+  // abort does that first, and ends when the graphs that its calls stand in are gone: so it has a thread, which
+  // the destructor waits for.
   void end() {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock.owns_lock() && comm_) api_.abort(std::exchange(comm_, nullptr));
+    if (!lock.owns_lock() || !comm_) return;
+    aborting_ = std::thread([this, comm = std::exchange(comm_, nullptr)] { api_.abort(comm); });
   }
 
  private:
@@ -116,6 +120,7 @@ class NcclEnd final : public Communicator {
   Ranks ranks_;
   std::mutex mutex_;  // of comm_
   NcclApi::Comm comm_ = nullptr;
+  std::thread aborting_;
 };
 
 void NcclGroup::abort(std::string reason) {
