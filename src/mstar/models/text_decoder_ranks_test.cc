@@ -32,7 +32,7 @@ Steps run(Model& model, const std::vector<std::vector<std::int32_t>>& prompts,
   for (std::size_t p = 0; p < prompts.size(); ++p) ids.push_back({static_cast<int>(p) + 1, prompts[p]});
   for (std::size_t s = 0; s < num_steps; ++s) {
     out.push_back(model.step(s == 0 ? "prefill" : "decode", ids));
-    for (std::size_t p = 0; p < ids.size(); ++p) ids[p].second = {tokens[p][s]};
+    for (std::size_t p = 0; p < ids.size() && s + 1 < num_steps; ++p) ids[p].second = {tokens[p][s]};
   }
   return out;
 }
