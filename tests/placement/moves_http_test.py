@@ -7,12 +7,11 @@ import concurrent.futures
 import http.client
 import json
 import os
-import pathlib
 import signal
 import time
 import unittest
 
-from placement_support import COMPLETIONS, HYBRID, LLAMA, WAIT_S, WHISPER, Case, complete, group, ids, request, steps
+from placement_support import COMPLETIONS, HYBRID, LLAMA, WAIT_S, WHISPER, Case, children, complete, group, ids, request, steps
 
 ISOLATIONS = ("thread", "process")
 MODELS = {"llama": LLAMA, "hybrid": HYBRID}
@@ -130,7 +129,7 @@ class Moves(Case):
                     body = {"model": "m", "temperature": 0, "max_tokens": 1500, "ignore_eos": True}
                     running = [pool.submit(request, server, "POST", COMPLETIONS, {**body, "prompt": ids(200 + i, i)}) for i in range(6)]
                     server.wait_for(lambda m: moves(m, 1) >= 3)
-                    os.kill(workers_of(server.process.pid)[rank], signal.SIGKILL)
+                    os.kill(children(server.process.pid)[rank], signal.SIGKILL)
                     results = [each.result() for each in running]
                 for status, answer in results:
                     self.assertIn(status, (200, 503))
@@ -154,19 +153,6 @@ class Moves(Case):
         result = self.call("inspect", self.config(WHISPER, node_groups=heads))
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("share 'decoder.cross', of which each rank has its own", result.stderr)
-
-
-def workers_of(pid):
-    """Processes that the server started, in the order of their ranks."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if fields and int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(entry.name))
-    return sorted(found)
 
 
 if __name__ == "__main__":

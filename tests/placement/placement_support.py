@@ -10,7 +10,7 @@ import unittest
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 sys.path.insert(0, str(GOLDEN.parent))
-from served import WAIT_S, Served, in_use, wav  # noqa: E402, F401
+from served import WAIT_S, Served, children, in_use, wav  # noqa: E402, F401
 
 MSTAR = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "mstar"
 WHISPER = GOLDEN / "whisper_tiny_seeded/hf"

@@ -19,25 +19,12 @@ import wave
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
-from served import WAIT_S, Served, in_use  # noqa: E402
+from served import WAIT_S, Served, children, in_use  # noqa: E402
 
 MSTAR = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "mstar"
 SEEDED = ROOT / "tests/golden/whisper_tiny_seeded/hf"
 TRANSCRIBE = "/v1/audio/transcriptions"
 LONG_S, SHORT_S = 900, 5
-
-
-def children(pid):
-    """Processes that `pid` started, the first one first; without those that have ended."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if fields and int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(entry.name))
-    return sorted(found)
 
 
 def wait_until(condition):

@@ -19,7 +19,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
-from served import WAIT_S, Served, in_use  # noqa: E402
+from served import WAIT_S, Served, children, in_use  # noqa: E402
 
 MSTAR = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "mstar"
 LLAMA = ROOT / "tests/golden/decoders/llama"
@@ -30,19 +30,6 @@ HANG_S = 3  # busy machines
 
 def ids(count, seed):
     return [2 + (i * 37 + seed * 101 + i * i % 7) % 240 for i in range(count)]
-
-
-def workers_of(pid):
-    """Processes that `pid` started, and that have not ended, by age."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if fields and int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(entry.name))
-    return sorted(found)
 
 
 class Schedules(unittest.TestCase):
@@ -102,7 +89,7 @@ class Schedules(unittest.TestCase):
             return victim
         deadline = time.monotonic() + WAIT_S
         while True:
-            fresh = [pid for pid in workers_of(server.process.pid) if pid not in (victim, other)]
+            fresh = [pid for pid in children(server.process.pid) if pid not in (victim, other)]
             if fresh and self.state(server) == "running":
                 return fresh[0]
             self.assertLess(time.monotonic(), deadline, f"no process came after a {kind}")
@@ -120,7 +107,7 @@ class Schedules(unittest.TestCase):
         draw = random.Random(seed)
         server = self.serve()
         expected = [self.ask(server, "left", ids(10 + 7 * i, i))[1]["choices"][0]["text"] for i in range(NUM_PROMPTS)]
-        victim, other = workers_of(server.process.pid)
+        victim, other = children(server.process.pid)
         stopping, outcomes = threading.Event(), {"hit": [], "left": []}
         kinds = []
         with concurrent.futures.ThreadPoolExecutor(2 * CLIENTS) as pool:
