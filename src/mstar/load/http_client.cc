@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/connect.hpp>
@@ -10,6 +11,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <optional>
@@ -21,6 +23,7 @@ namespace net = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 using net::ip::tcp;
+using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kReadBytes = 16 << 10;
 constexpr std::uint32_t kHeaderLimitBytes = 64 << 10;
@@ -92,7 +95,7 @@ class HttpClient::Wire : public std::enable_shared_from_this<HttpClient::Wire> {
   Wire(net::io_context& io, const HttpUrl& url, const std::vector<tcp::endpoint>& endpoints, bool kernel_times)
       : url_(url), endpoints_(endpoints), socket_(io), kernel_times_(kernel_times) {}
 
-  std::int64_t arrived_ns() const { return arrived_ns_; }
+  std::optional<Clock::time_point> arrived() const { return arrived_; }
 
   void start(HttpCall call, AnswerSink& sink) {
     ++call_;
@@ -180,12 +183,15 @@ class HttpClient::Wire : public std::enable_shared_from_this<HttpClient::Wire> {
     const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT);
     if (got == 0) error = net::error::eof;
     if (got < 0) error = error_code(errno, boost::system::system_category());
-    arrived_ns_ = -1;
+    arrived_.reset();
     for (cmsghdr* each = CMSG_FIRSTHDR(&message); got > 0 && each; each = CMSG_NXTHDR(&message, each)) {
       if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_TIMESTAMPNS) continue;
-      timespec at = {};
+      // The stamp is of the wall clock, which may be set while we run: only its age is of use.
+      timespec at = {}, now = {};
       std::memcpy(&at, CMSG_DATA(each), sizeof at);
-      arrived_ns_ = static_cast<std::int64_t>(at.tv_sec) * 1'000'000'000 + at.tv_nsec;
+      (void)::clock_gettime(CLOCK_REALTIME, &now);
+      const auto age = std::chrono::seconds(now.tv_sec - at.tv_sec) + std::chrono::nanoseconds(now.tv_nsec - at.tv_nsec);
+      arrived_ = Clock::now() - std::max(age, std::chrono::nanoseconds(0));
     }
     return got > 0 ? static_cast<std::size_t>(got) : 0;
   }
@@ -248,13 +254,13 @@ class HttpClient::Wire : public std::enable_shared_from_this<HttpClient::Wire> {
   std::size_t num_received_ = 0;
   bool may_send_again_ = false;
   const bool kernel_times_;
-  std::int64_t arrived_ns_ = -1;
+  std::optional<Clock::time_point> arrived_;
 };
 
 HttpClient::HttpClient(net::io_context& io, const HttpUrl& url, const std::vector<tcp::endpoint>& endpoints,
                        bool kernel_times)
     : wire_(std::make_shared<Wire>(io, url, endpoints, kernel_times)) {}
-std::int64_t HttpClient::arrived_ns() const { return wire_->arrived_ns(); }
+std::optional<std::chrono::steady_clock::time_point> HttpClient::arrived() const { return wire_->arrived(); }
 HttpClient::~HttpClient() { wire_->cancel(); }
 void HttpClient::start(HttpCall call, AnswerSink& sink) { wire_->start(std::move(call), sink); }
 void HttpClient::cancel() { wire_->cancel(); }

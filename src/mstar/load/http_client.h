@@ -3,8 +3,10 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,9 +66,9 @@ class HttpClient {
   void start(HttpCall call, AnswerSink& sink);
   // Ends the call without a word to its sink, and closes the connection. Not from inside of a sink's function.
   void cancel();
-  // With kernel_times: when the kernel took in the last of the bytes that are being handed on, in nanoseconds of
-  // CLOCK_REALTIME. Before this process found them, so that its own delay is not part of it. -1: not known.
-  std::int64_t arrived_ns() const;
+  // With kernel_times: when the kernel took in the last of the bytes that are being handed on. Before this process
+  // found them, so that its own delay is not part of it. Empty: not known.
+  std::optional<std::chrono::steady_clock::time_point> arrived() const;
 
  private:
   class Wire;

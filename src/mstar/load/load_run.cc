@@ -32,7 +32,6 @@ struct LoadRun::Shared {
   std::vector<net::ip::tcp::endpoint> endpoints;
   std::vector<double> arrivals_s;  // open loop
   Clock::time_point start;
-  std::int64_t start_ns = 0;  // the same of CLOCK_REALTIME
   std::atomic<int> next{0};   // the next request of the workload, unless they come at their times
   std::atomic<bool> stopping{false};
   std::atomic<int> num_ended{0}, num_failed{0}, num_open{0};
@@ -40,9 +39,10 @@ struct LoadRun::Shared {
   std::mutex mutex;
   std::vector<Shard*> shards;  // guarded by mutex, for stop()
 
-  std::int64_t now_us() const {
-    return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count();
+  std::int64_t us(Clock::time_point at) const {
+    return std::chrono::duration_cast<std::chrono::microseconds>(at - start).count();
   }
+  std::int64_t now_us() const { return us(Clock::now()); }
 };
 
 namespace {
@@ -95,8 +95,12 @@ class Lane final : public AnswerSink {
       error_body_.append(bytes.substr(0, kErrorBodyBytes - std::min(kErrorBodyBytes, error_body_.size())));
       return;
     }
-    const std::int64_t arrived_ns = client_.arrived_ns();
-    const std::int64_t now_us = arrived_ns < 0 ? shared_.now_us() : (arrived_ns - shared_.start_ns) / 1000;
+    // Never before its request: that one's clock is read by this process, and a stamp may be of the same moment.
+    const std::int64_t now_us = std::max(shared_.us(client_.arrived().value_or(Clock::now())), record_.begin_us);
+    // The kernel stamps only after a while once it is asked to: what it took in before that has the time of its
+    // reading, which may be after a later one's. The earlier piece had come by then.
+    for (auto each = record_.piece_us.rbegin(); each != record_.piece_us.rend() && *each > now_us; ++each)
+      *each = now_us;
     const Status fine = parser_.push(bytes, [&](std::string_view, std::string_view data) { on_event(data, now_us); });
     if (!fine) fail("malformed stream", fine.error().message);
     // A stream that has failed need not end; but its client is at work right now.
@@ -310,8 +314,6 @@ std::vector<RequestRecord> LoadRun::run() {
   std::vector<std::unique_ptr<Shard>> shards;
   for (int i = 0; i < shared_->config.num_threads; ++i) shards.push_back(std::make_unique<Shard>(*shared_, i));
   shared_->start = Clock::now();
-  shared_->start_ns =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   {
     std::lock_guard lock(shared_->mutex);
     for (const auto& each : shards) shared_->shards.push_back(each.get());
