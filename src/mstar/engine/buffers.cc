@@ -1,16 +1,20 @@
 #include "mstar/engine/buffers.h"
 
+#include <algorithm>
 #include <bit>
+
+#include "mstar/base/log.h"
 
 namespace mstar::engine {
 
 BufferPool::~BufferPool() {
   for (auto& [bytes, pointers] : free_)
     for (void* pointer : pointers) device_.release(pointer);
+  for (const Region& region : regions_) device_.release(region.base);
 }
 
 BufferPool::Block::~Block() {
-  if (pool) pool->give_back(pointer, bytes);
+  if (pool) pool->give_back(*this);
 }
 
 namespace {
@@ -26,43 +30,76 @@ constexpr std::size_t kMaxExcess = 16;
 
 }  // namespace
 
+bool BufferPool::take_reserved(Block& block, bool is_small) {
+  for (std::size_t r = 0; r < regions_.size(); ++r) {
+    if (regions_[r].is_small != is_small) continue;
+    const auto offset = regions_[r].free.take(block.bytes);
+    if (!offset) continue;
+    block.pointer = regions_[r].base + *offset;
+    block.region = static_cast<int>(r);
+    return true;
+  }
+  return false;
+}
+
+void BufferPool::take_free(Block& block) {
+  const std::size_t size = class_of(block.bytes), most = std::max(size * kMaxExcess, kSmallBlock);
+  for (auto it = free_.lower_bound(size); it != free_.end() && it->first <= most; ++it) {
+    if (it->second.empty()) continue;
+    block.pointer = it->second.back();
+    block.bytes = it->first;
+    it->second.pop_back();
+    return;
+  }
+}
+
 Result<std::shared_ptr<BufferPool::Block>> BufferPool::take(std::size_t bytes) {
-  std::size_t size = class_of(bytes);
   auto block = std::make_shared<Block>();
+  block->bytes = std::max<std::size_t>(bytes, 1);
+  const bool is_small = bytes <= kSmallBlock;
+  bool has_reserved = false;
   {
     std::lock_guard lock(mutex_);
-    const std::size_t most = std::max(size * kMaxExcess, kSmallBlock);
-    for (auto it = free_.lower_bound(size); it != free_.end() && it->first <= most; ++it) {
-      if (it->second.empty()) continue;
-      block->pointer = it->second.back();
-      it->second.pop_back();
-      size = it->first;
-      break;
-    }
+    has_reserved = !regions_.empty();
+    if (!take_reserved(*block, is_small) && !(is_small && take_reserved(*block, false))) take_free(*block);
   }
   if (!block->pointer) {
-    MSTAR_TRY_ASSIGN(block->pointer, device_.allocate(size));
+    block->bytes = class_of(block->bytes);
+    MSTAR_TRY_ASSIGN(block->pointer, device_.allocate(block->bytes));
     std::lock_guard lock(mutex_);
     ++num_allocations_;
-    held_bytes_ += size;
+    held_bytes_ += block->bytes;
+    if (has_reserved) log_debug("a step's block of {} bytes was not reserved", block->bytes);
   }
-  block->bytes = size;
   block->pool = shared_from_this();
   return block;
 }
 
 Status BufferPool::reserve(std::span<const std::size_t> sizes) {
-  std::vector<std::shared_ptr<Block>> taken;
-  for (const std::size_t bytes : sizes) {
-    MSTAR_TRY_ASSIGN(auto block, take(bytes));
-    taken.push_back(std::move(block));
-  }
+  std::size_t small = 0, large = 0;
+  for (const std::size_t bytes : sizes) (bytes <= kSmallBlock ? small : large) += FreeList::rounded(bytes);
+  MSTAR_TRY(reserve_region(small, true));
+  return reserve_region(large, false);
+}
+
+Status BufferPool::reserve_region(std::size_t num_bytes, bool is_small) {
+  if (num_bytes == 0) return ok_status();
+  MSTAR_TRY_ASSIGN(void* const base, device_.allocate(num_bytes));
+  std::lock_guard lock(mutex_);
+  regions_.push_back({static_cast<std::byte*>(base), is_small, FreeList(num_bytes)});
+  ++num_allocations_;
+  held_bytes_ += num_bytes;
   return ok_status();
 }
 
-void BufferPool::give_back(void* pointer, std::size_t bytes) {
+void BufferPool::give_back(const Block& block) {
   std::lock_guard lock(mutex_);
-  free_[bytes].push_back(pointer);
+  if (block.region < 0) {
+    free_[block.bytes].push_back(block.pointer);
+  } else {
+    Region& region = regions_[static_cast<std::size_t>(block.region)];
+    region.free.give_back(static_cast<std::size_t>(static_cast<std::byte*>(block.pointer) - region.base), block.bytes);
+  }
 }
 
 std::int64_t BufferPool::num_allocations() const {

@@ -9,15 +9,18 @@
 
 #include "mstar/base/value.h"
 #include "mstar/device/device.h"
+#include "mstar/engine/free_list.h"
 #include "mstar/tensor/tensor.h"
 
 namespace mstar::engine {
 
-// Recycles device memory by size class, so that a warm step allocates nothing. Must outlive its buffers (shared
-// owners). Thread: any; buffers come back from whichever thread drops the last reference.
+// Recycles device memory, so that a warm step allocates nothing: parts of what was reserved, and, where that has no
+// room, blocks by size class. Must outlive its buffers (shared owners). Thread: any; buffers come back from whichever
+// thread drops the last reference.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
-  // A free block of up to so many bytes serves whoever asks for less.
+  // Blocks of up to so many bytes have memory apart: those that a few rows hold for long do not cut up that of the
+  // large ones. A free one serves whoever asks for less.
   static constexpr std::size_t kSmallBlock = 64 << 10;
 
   explicit BufferPool(Device& device) : device_(device) {}
@@ -27,6 +30,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     std::shared_ptr<BufferPool> pool;
     void* pointer = nullptr;
     std::size_t bytes = 0;
+    int region = -1;  // of what was reserved; -1: of a size class
     Block() = default;
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
@@ -34,16 +38,25 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   };
   // Owners of a block: the row buffers cut from it.
   Result<std::shared_ptr<Block>> take(std::size_t bytes);
-  // Allocates what it takes to hold blocks of all these sizes at once.
+  // Memory for blocks of all these sizes at once, beside what was reserved before.
   Status reserve(std::span<const std::size_t> sizes);
   Device& device() { return device_; }
   std::int64_t num_allocations() const;  // fresh ones, for the step-path counter
   std::size_t held_bytes() const;
 
  private:
-  void give_back(void* pointer, std::size_t bytes);
+  struct Region {
+    std::byte* base;
+    bool is_small;
+    FreeList free;
+  };
+  Status reserve_region(std::size_t num_bytes, bool is_small);
+  bool take_reserved(Block& block, bool is_small);
+  void take_free(Block& block);
+  void give_back(const Block& block);
   Device& device_;
   mutable std::mutex mutex_;
+  std::vector<Region> regions_;
   std::map<std::size_t, std::vector<void*>> free_;
   std::int64_t num_allocations_ = 0;
   std::size_t held_bytes_ = 0;

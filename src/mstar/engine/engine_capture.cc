@@ -84,6 +84,9 @@ bool Engine::lease_whole(Step& step) {
   return false;
 }
 
+// Where rows' outputs are so large that all requests' would take more, late steps allocate.
+constexpr std::size_t kMostHeldBytes = std::size_t{1} << 30;
+
 Status Engine::reserve_buffers() {
   const auto max_items = [&](const SlotSpec& slot) {
     if (slot.max_items > 0) return slot.max_items;
@@ -99,12 +102,20 @@ Status Engine::reserve_buffers() {
   std::vector<std::int32_t> items;
   for (const SlotSpec& slot : output_slots_) items.push_back(max_items(slot));
   const OutputLayout layout = OutputLayout::of(output_slots_, items);
-  // Two steps in flight, and what is still held of the one before them. Rows that have left a step in different steps
-  // hold a block each: enough for that of small ones.
+  // Two steps in flight, and what is still held of the one before them. Then what rows that have left their steps hold
+  // until another component has read it: of small blocks one each, for each may have left another step; of large ones
+  // the bytes of their rows.
   for (const std::size_t bytes : layout.bytes) {
-    const std::size_t of_rows =
-        bytes <= BufferPool::kSmallBlock ? static_cast<std::size_t>(options_.limits.max_rows) : 0;
-    if (bytes) sizes.insert(sizes.end(), resource::kNumSlots + 1 + of_rows, bytes);
+    if (bytes == 0) continue;
+    sizes.insert(sizes.end(), resource::kNumSlots + 1, bytes);
+    const auto max_rows = static_cast<std::size_t>(options_.limits.max_rows);
+    if (bytes <= BufferPool::kSmallBlock) {
+      sizes.insert(sizes.end(), max_rows, bytes);
+    } else {
+      const std::size_t of_row = (bytes + max_rows - 1) / max_rows;
+      const std::size_t of_all = of_row * static_cast<std::size_t>(options_.limits.max_requests);
+      sizes.push_back(std::max(bytes, std::min(of_all, kMostHeldBytes)));
+    }
   }
   MSTAR_TRY(options_.buffers->reserve(sizes));
   for (SlotMemory& memory : memory_) {

@@ -262,10 +262,35 @@ TEST_F(EngineOnADeferredDevice, RowsThatLeftTheirStepsHoldBlocksThatWereReserved
   EXPECT_EQ(device_.num_allocations(), before);
 }
 
-TEST_F(EngineOnADeferredDevice, SmallBlocksServeWhoeverAsksForLess) {
+TEST_F(EngineOnADeferredDevice, WhatIsReservedIsBesideWhatWasBefore) {
   auto pool = std::make_shared<BufferPool>(device_);
   const std::array<std::size_t, 2> sizes = {60'000, 2 << 20};
-  ASSERT_TRUE(pool->reserve(sizes));
+  // As two components do, of which the second one reads what the first one makes.
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(pool->reserve(sizes));
+  const std::int64_t before = pool->num_allocations();
+  std::vector<std::shared_ptr<BufferPool::Block>> held;
+  const auto take = [&](std::size_t bytes) {
+    auto block = pool->take(bytes);
+    ASSERT_TRUE(block);
+    held.push_back(std::move(*block));
+  };
+  // Blocks of any sizes share the large ones' memory, as long as they fit.
+  for (int i = 0; i < 8; ++i) take(512 << 10);
+  take(60'000);
+  take(60'000);
+  EXPECT_EQ(pool->num_allocations(), before);
+  take(512 << 10);
+  EXPECT_EQ(pool->num_allocations(), before + 1) << "more than was reserved";
+  held.clear();
+  for (int i = 0; i < 2; ++i) take(2 << 20);
+  EXPECT_EQ(pool->num_allocations(), before + 1) << "what came back is whole again";
+  for (int i = 0; i < 400; ++i) take(4);
+  EXPECT_EQ(pool->num_allocations(), before + 1) << "small blocks have memory of their own";
+}
+
+TEST_F(EngineOnADeferredDevice, BlocksOfASizeClassServeWhoeverAsksForLess) {
+  auto pool = std::make_shared<BufferPool>(device_);
+  for (const std::size_t bytes : {60'000, 2 << 20}) ASSERT_TRUE(pool->take(bytes));
   const auto small = pool->take(4);
   ASSERT_TRUE(small);
   EXPECT_EQ(pool->num_allocations(), 2);

@@ -190,7 +190,8 @@ class HttpClient::Wire : public std::enable_shared_from_this<HttpClient::Wire> {
       timespec at = {}, now = {};
       std::memcpy(&at, CMSG_DATA(each), sizeof at);
       (void)::clock_gettime(CLOCK_REALTIME, &now);
-      const auto age = std::chrono::seconds(now.tv_sec - at.tv_sec) + std::chrono::nanoseconds(now.tv_nsec - at.tv_nsec);
+      const auto age =
+          std::chrono::seconds(now.tv_sec - at.tv_sec) + std::chrono::nanoseconds(now.tv_nsec - at.tv_nsec);
       arrived_ = Clock::now() - std::max(age, std::chrono::nanoseconds(0));
     }
     return got > 0 ? static_cast<std::size_t>(got) : 0;

@@ -32,7 +32,7 @@ struct LoadRun::Shared {
   std::vector<net::ip::tcp::endpoint> endpoints;
   std::vector<double> arrivals_s;  // open loop
   Clock::time_point start;
-  std::atomic<int> next{0};   // the next request of the workload, unless they come at their times
+  std::atomic<int> next{0};  // the next request of the workload, unless they come at their times
   std::atomic<bool> stopping{false};
   std::atomic<int> num_ended{0}, num_failed{0}, num_open{0};
   std::atomic<std::int64_t> num_pieces{0};
