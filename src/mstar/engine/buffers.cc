@@ -69,7 +69,8 @@ Result<std::shared_ptr<BufferPool::Block>> BufferPool::take(std::size_t bytes) {
     std::lock_guard lock(mutex_);
     ++num_allocations_;
     held_bytes_ += block->bytes;
-    if (has_reserved) log_debug("a step's block of {} bytes was not reserved", block->bytes);
+    if (has_reserved)
+      log_info("a step allocated {} bytes of device memory: more outputs wait than were expected", block->bytes);
   }
   block->pool = shared_from_this();
   return block;
