@@ -68,8 +68,7 @@ __device__ inline void make_row_factors(const RowFactors factors, int first_row,
       total_of_parts<kRows>(factors, kLayerNorms && adds_elements ? factors.sums : factors.squares, first_row);
   if (kLayerNorms && adds_elements) {
     if (has_rows) *shifts = total;
-    __syncwarp();
-    asm volatile("bar.arrive 5, %0;" ::"n"(2 * kWarp) : "memory");
+    asm volatile("bar.sync 5, %0;" ::"n"(2 * kWarp) : "memory");
     return;
   }
   if (kLayerNorms && factors.sums) asm volatile("bar.sync 5, %0;" ::"n"(2 * kWarp) : "memory");

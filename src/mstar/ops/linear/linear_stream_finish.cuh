@@ -35,13 +35,14 @@ class StreamFinish {
   __device__ void make_factors(bool adds_elements) const {
     make_row_factors<Layout::kTokens, Shape::kPassesLayerNorms>(p_.factors, first_token_, adds_elements, factors_,
                                                                 shifts_);
-    if (!adds_elements) asm volatile("bar.arrive 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
+    // It has nothing else to do, and racecheck knows a barrier that all wait at.
+    if (!adds_elements) asm volatile("bar.sync 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
   }
   // The first group's threads.
   __device__ void multiply_by_factors(bool is_first_tile, Sums& sums) const {
     if (!p_.factors.squares) return;
     if (is_first_tile) {
-      __syncwarp();  // a branch, and no barrier under a predicate, which racecheck takes for none
+      __syncwarp();  // a branch, for a barrier under a predicate racecheck takes for none
       asm volatile("bar.sync 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
     }
     const auto* const own = reinterpret_cast<const float2*>(factors_ + threadIdx.x % 4 * 2);
