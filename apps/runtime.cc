@@ -8,7 +8,7 @@
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/device/cpu/thread_communicator.h"
 #include "mstar/device/cuda/cuda_device.h"
-#include "mstar/device/cuda/nccl_communicator.h"
+#include "mstar/device/cuda/peer_communicator.h"
 #include "mstar/engine/token_budget.h"
 #include "placement_check.h"
 #include "profile_report.h"
@@ -217,7 +217,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> Runtime::make_communicators(c
   if (backend_ == Backend::cpu) return make_thread_group(static_cast<int>(ranks.size()));
   std::vector<Device*> devices;
   for (const int rank : ranks) devices.push_back(devices_[static_cast<std::size_t>(rank)].get());
-  return make_nccl_group(devices);
+  return make_gpu_group(devices);
 }
 
 Status Runtime::make_step_groups() {

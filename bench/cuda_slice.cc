@@ -76,6 +76,7 @@ const Part kParts[] = {
     {"layers", {}, {time_layers}},
     {"draws", {check_draws}, {time_draws}},
     {"whisper", {check_whisper_ops}, {time_whisper_ops}},
+    {"group", {check_group}, {time_group}},
 };
 
 void run_part(Report& report, Device& cuda, const Part& part, bool timed) {

@@ -62,6 +62,9 @@ void time_draws(Report& report, Device& cuda);
 // What Whisper's encoder, cross attention and rules call, and their times at large-v3's sizes.
 void check_whisper_ops(Report& report, Device& cuda);
 void time_whisper_ops(Report& report, Device& cuda);
+// What ranks say to each other through each other's memory, and its times.
+void check_group(Report& report, Device& cuda);
+void time_group(Report& report, Device& cuda);
 // The toy decoder: CPU, eager CUDA, captured CUDA.
 void check_decoder(Report& report, Device& cuda);
 // Host and device time of a step. `num_tokens` per request.
