@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "mstar/base/log.h"
 #include "mstar/graph/placement.h"
 
 namespace mstar::apps {
@@ -163,9 +164,9 @@ Status check_ranks_in_step(const std::vector<OpenedModel>& models, const Runtime
       for (std::size_t a = 0; a < each.ranks->size(); ++a)
         for (std::size_t b = 0; b < a; ++b)
           if (cuda_index(config, (*each.ranks)[a]) == cuda_index(config, (*each.ranks)[b]))
-            return invalid_request(ranks_text({(*each.ranks)[b], (*each.ranks)[a]}) + " work in step for " +
-                                   each.describe() + " and are both on cuda:" +
-                                   std::to_string(cuda_index(config, (*each.ranks)[a])) + "; each needs its own");
+            log_warn("{} work in step for {} and share cuda:{}: good for a trial, slower than one rank",
+                     ranks_text({(*each.ranks)[b], (*each.ranks)[a]}), each.describe(),
+                     cuda_index(config, (*each.ranks)[a]));
     for (const Placed& other : placed) {
       MSTAR_TRY(check_apart(each, other));
       MSTAR_TRY(check_cut(each, other));

@@ -19,6 +19,14 @@ namespace {
 
 using cuda::PeerView;
 
+// NCCL takes a device for one rank only.
+bool are_apart(std::span<Device* const> devices) {
+  for (std::size_t i = 0; i < devices.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (devices[i]->id() == devices[j]->id()) return false;
+  return true;
+}
+
 // The group's memory, and why it has ended.
 class PeerGroup {
  public:
@@ -57,6 +65,7 @@ class PeerGroup {
     out.aborted = aborted_;
     out.rank = rank;
     out.size = static_cast<int>(devices_.size());
+    out.shares_device = !are_apart(devices_);
     return out;
   }
 
@@ -191,14 +200,6 @@ std::vector<std::unique_ptr<Communicator>> make_ends(const std::shared_ptr<PeerG
     out.push_back(std::make_unique<PeerEnd>(group, Ranks{static_cast<int>(rank), static_cast<int>(num_ranks)},
                                             std::move(behind[rank])));
   return out;
-}
-
-// NCCL takes a device for one rank only.
-bool are_apart(std::span<Device* const> devices) {
-  for (std::size_t i = 0; i < devices.size(); ++i)
-    for (std::size_t j = 0; j < i; ++j)
-      if (devices[i]->id() == devices[j]->id()) return false;
-  return true;
 }
 
 }  // namespace

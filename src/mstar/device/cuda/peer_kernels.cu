@@ -13,7 +13,7 @@
 namespace mstar::cuda {
 namespace {
 
-constexpr int kThreads = 512, kMostBlocks = 64;
+constexpr int kThreads = 512, kMostBlocks = 64, kMostBlocksBesideOthers = 8;
 constexpr unsigned kLooksBetweenAborts = 1 << 12;  // the host's memory is far away
 
 // Eight bytes of a message and the call's number beside each half: whoever reads both numbers has both halves, for
@@ -66,9 +66,9 @@ class Call {
 };
 
 // What was launched before has ended, and what comes next may come up.
-__device__ inline void await_inputs() {
+__device__ inline void await_inputs(const PeerView& view) {
   asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if (!view.shares_device) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 __device__ inline std::size_t first_line() { return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
@@ -132,7 +132,7 @@ struct LineSum {
 template <class Element>
 __global__ void __launch_bounds__(kThreads)
     all_reduce_kernel(const PeerView view, unsigned char* data, std::size_t num_bytes) {
-  await_inputs();
+  await_inputs(view);
   const Call call(view);
   const std::size_t num_lines = (num_bytes + kLineBytes - 1) / kLineBytes;
   for (std::size_t i = first_line(); i < num_lines; i += stride_of_lines()) {
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads) exchange_kernel(const PeerView view, const PeerExchange x) {
-  await_inputs();
+  await_inputs(view);
   const Call call(view);
   const std::size_t num_lines = (x.bytes + kLineBytes - 1) / kLineBytes;
   const auto* const from = static_cast<const unsigned char*>(x.from);
@@ -188,21 +188,23 @@ __global__ void __launch_bounds__(kThreads) exchange_kernel(const PeerView view,
 }
 
 template <class... Parameters, class... Args>
-Status launch(const char* name, void (*kernel)(Parameters...), std::size_t num_bytes, Stream stream, Args... args) {
+Status launch(const char* name, void (*kernel)(Parameters...), std::size_t num_bytes, Stream stream,
+              const PeerView& view, Args... args) {
   const std::size_t num_lines = (num_bytes + kLineBytes - 1) / kLineBytes;
   if (num_lines == 0) return ok_status();
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
+  const int most = view.shares_device ? kMostBlocksBesideOthers : kMostBlocks;
   config.gridDim = static_cast<unsigned>(
-      std::min<std::size_t>((num_lines + kThreads - 1) / kThreads, static_cast<std::size_t>(kMostBlocks)));
+      std::min<std::size_t>((num_lines + kThreads - 1) / kThreads, static_cast<std::size_t>(most)));
   config.blockDim = kThreads;
   config.stream = static_cast<cudaStream_t>(stream.native);
   config.attrs = &overlap;
   config.numAttrs = 1;
   // An error stays for cuda_launch_status().
-  (void)cudaLaunchKernelEx(&config, kernel, args...);
+  (void)cudaLaunchKernelEx(&config, kernel, view, args...);
   return cuda_launch_status(name);
 }
 

@@ -21,6 +21,8 @@ struct PeerView {
   std::uint32_t* calls = nullptr;         // of this rank: calls so far, blocks of this one that have ended
   const volatile int* aborted = nullptr;  // of the host
   int rank = 0, size = 1;
+  // Some of the ranks are on one device: who waits leaves room for whom it waits for.
+  bool shares_device = false;
 };
 
 // data[i] becomes the sum over the ranks, i < count; count * bytes of dtype <= lines * kLineBytes.
