@@ -163,7 +163,8 @@ void check_alone(Twins& twins, std::int64_t key_heads, std::int64_t heads) {
 }  // namespace
 
 void check_delta_mix(Report& report, Device& cuda) {
-  Twins twins(report, cuda);
+  // Padding rows share a slot, which on the CPU they write one after the other only if one thread does.
+  Twins twins(report, cuda, 1);
   check_against_cpu(twins, DType::f32, DType::f32);
   check_against_cpu(twins, DType::bf16, DType::f32);
   check_against_cpu(twins, DType::bf16, DType::bf16);

@@ -21,7 +21,8 @@ inline std::vector<float> draw(std::int64_t count, std::uint32_t seed, float spr
 // The CPU and the GPU side by side.
 class Twins {
  public:
-  Twins(Report& report, Device& cuda) : report_(report), cpu_(make_cpu_device()), pool_(2), cuda_(cuda) {
+  Twins(Report& report, Device& cuda, int cpu_threads = 2)
+      : report_(report), cpu_(make_cpu_device()), pool_(cpu_threads), cuda_(cuda) {
     for (Side* side : {&cpu_side_, &cuda_side_}) {
       Device& device = side == &cpu_side_ ? *cpu_ : cuda_;
       auto memory = device.allocate(kArenaBytes);

@@ -23,7 +23,7 @@ struct DeltaMixArgs {
   bool interleaved_heads = false;            // see delta_rule
   TensorView conv_state;                     // [num_slots, taps - 1, conv_width] f32; slots may lie apart
   TensorView rule_state;                     // [num_slots, heads, key_dim, value_dim] f32 or bf16; slots may lie apart
-  const std::int32_t* slots = nullptr;       // [rows], no two rows with tokens share one
+  const std::int32_t* slots = nullptr;       // [rows], no two with tokens share one, but for padding (below)
   const std::int32_t* read_slots = nullptr;  // [rows], where a row's states are before; null: where they will be
   KeptStates kept = {};                      // copies of both states within rows
   bool in_turn = false;                      // always one op after the other
@@ -37,10 +37,10 @@ struct DeltaMixArgs {
 // step of no more tokens than rows that keeps nothing is one kernel on CUDA where heads are 128 wide, taps are 4, a key
 // head has at most 8 heads and everything begins on 16 bytes (in and out: on 4 elements). It rounds nothing between, so
 // its bits are not those of the ops in turn (which round q, k, v and o to bf16 where `in` is bf16); a row's do not
-// depend on the others. It reads the states, slots, offsets and positions
-// before it waits: neither the latest kernel that waited before all else (await_inputs(), ops/cuda_kernel.cuh) nor any
-// since may write them. Errors: internal (shapes). Cost: 128 KiB a row
-// and head of f32 state to move.
+// depend on the others. There fresh rows of one token that are all alike (padding) may share a slot; on the CPU only in
+// a context of one thread. It reads the states, slots, offsets and positions before it waits: neither the latest kernel
+// that waited before all else (await_inputs(), ops/cuda_kernel.cuh) nor any since may write them. Errors: internal
+// (shapes). Cost: 128 KiB a row and head of f32 state to move.
 Status delta_mix(OpContext& context, const DeltaMixArgs& args);
 // Arena bytes that a call takes and gives back.
 struct DeltaMixWorkspace {
