@@ -1,7 +1,9 @@
 #include "placement_check.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
+#include <string_view>
 
 #include "mstar/base/log.h"
 #include "mstar/graph/placement.h"
@@ -105,6 +107,25 @@ Status check_cut(const Placed& together, const Placed& other) {
                          " too; give both the same ranks and tp_size");
 }
 
+// CUDA loads kernels at their first launch, for which it may wait for all that a GPU does: for ever, where a rank on it
+// waits for that launch.
+Status check_shared_devices(const Placed& each, const RuntimeConfig& config) {
+  const char* const loading = std::getenv("CUDA_MODULE_LOADING");
+  for (std::size_t a = 0; a < each.ranks->size(); ++a)
+    for (std::size_t b = 0; b < a; ++b) {
+      const int index = cuda_index(config, (*each.ranks)[a]);
+      if (index != cuda_index(config, (*each.ranks)[b])) continue;
+      const std::string both = ranks_text({(*each.ranks)[b], (*each.ranks)[a]}) + " work in step for " +
+                               each.describe() + " and are both on cuda:" + std::to_string(index);
+      if (!loading || std::string_view(loading) != "EAGER")
+        return invalid_request(
+            both +
+            "; give each its own, or, to try the placement out, set CUDA_MODULE_LOADING=EAGER in the environment");
+      log_warn("{}: good for a trial, slower than one rank", both);
+    }
+  return ok_status();
+}
+
 }  // namespace
 
 int num_ranks(const std::vector<OpenedModel>& models) {
@@ -160,13 +181,7 @@ Status check_ranks_in_step(const std::vector<OpenedModel>& models, const Runtime
       return invalid_request("tp_size of " + each.describe() +
                              " is above 1, and ranks that work in step are threads of one process for now; leave out "
                              "'isolation: process'");
-    if (backend == Backend::cuda)
-      for (std::size_t a = 0; a < each.ranks->size(); ++a)
-        for (std::size_t b = 0; b < a; ++b)
-          if (cuda_index(config, (*each.ranks)[a]) == cuda_index(config, (*each.ranks)[b]))
-            log_warn("{} work in step for {} and share cuda:{}: good for a trial, slower than one rank",
-                     ranks_text({(*each.ranks)[b], (*each.ranks)[a]}), each.describe(),
-                     cuda_index(config, (*each.ranks)[a]));
+    if (backend == Backend::cuda) MSTAR_TRY(check_shared_devices(each, config));
     for (const Placed& other : placed) {
       MSTAR_TRY(check_apart(each, other));
       MSTAR_TRY(check_cut(each, other));

@@ -144,7 +144,11 @@ TEST(RanksInStep, AreThreadsAndMayShareADevice) {
   config.isolation = Isolation::thread;
   config.rank_devices = {{0, kCuda3}, {1, kCuda3}};
   EXPECT_EQ(in_step_fault({{both}}, config), "");
+  ::unsetenv("CUDA_MODULE_LOADING");
+  EXPECT_THAT(in_step_fault({{both}}, config, Backend::cuda), HasSubstr("ranks 0, 1 work in step for"));
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   EXPECT_EQ(in_step_fault({{both}}, config, Backend::cuda), "");
+  ::unsetenv("CUDA_MODULE_LOADING");
 }
 
 }  // namespace

@@ -134,6 +134,7 @@ int run(int num_tokens, std::string_view part, bool timed, bool small) {
 // Arguments: tokens per request of the timing (default 300); a part (kParts) or all; "checks" for no times, "small" for
 // no large cases either, as beside compute-sanitizer.
 int main(int argc, char** argv) {
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // see cuda_slice_group.cc
   const int num_tokens = argc > 1 ? std::atoi(argv[1]) : 300;
   const std::string_view extent = argc > 3 ? argv[3] : "";
   const bool small = extent == "small", timed = !small && extent != "checks";

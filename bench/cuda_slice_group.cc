@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cuda_slice.h"
+#include "mstar/base/check.h"
 #include "mstar/base/dtype.h"
 #include "mstar/device/cuda/cuda_device.h"
 #include "mstar/device/cuda/nccl_communicator.h"
@@ -14,7 +15,30 @@
 namespace mstar::bench {
 namespace {
 
-// Devices, ends and a thread for each rank.
+// A part of a rank's memory, with what was put there.
+class Memory {
+ public:
+  Memory(Device& device, void* data, std::size_t bytes) : device_(device), bytes_(bytes), data_(data) {}
+  void* data() const { return data_; }
+  void put(const std::vector<std::byte>& from, Stream stream) const {
+    device_.copy_to_device(data_, from.data(), std::min(bytes_, from.size()), stream);
+  }
+  std::vector<std::byte> get(Stream stream) const {
+    std::vector<std::byte> out(bytes_);
+    device_.copy_to_host(out.data(), data_, bytes_, stream);
+    device_.synchronize(stream);
+    return out;
+  }
+
+ private:
+  Device& device_;
+  std::size_t bytes_;
+  void* data_;
+};
+
+// Devices, ends and a thread for each rank. Where ranks share a GPU nothing may wait for all of its work while a rank
+// waits for another one in a kernel: so memory is had before the first call and given back when all have made the last,
+// and all kernels are loaded before (CUDA loads them at their first launch, for which it may wait too).
 class Ranks {
  public:
   explicit Ranks(int size) {
@@ -26,7 +50,25 @@ class Ranks {
       }
       devices.push_back(std::move(*device));
       pointers.push_back(devices.back().get());
+      auto made = pointers.back()->allocate(kMemoryBytes);
+      if (!made) {
+        error = made.error().message;
+        return;
+      }
+      memory.push_back(*made);
     }
+  }
+  ~Ranks() {
+    ends.clear();
+    for (std::size_t r = 0; r < memory.size(); ++r) devices[r]->release(memory[r]);
+  }
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+  // `at` .. `at + bytes` of a rank's.
+  Memory part(int rank, std::size_t at, std::size_t bytes) const {
+    MSTAR_CHECK(at + bytes <= kMemoryBytes, "a rank's memory has room");
+    const auto r = static_cast<std::size_t>(rank);
+    return {*pointers[r], static_cast<std::byte*>(memory[r]) + at, bytes};
   }
   bool connect(bool through_nccl = false) {
     ends.clear();
@@ -58,35 +100,10 @@ class Ranks {
   std::vector<Device*> pointers;
   std::vector<std::unique_ptr<Communicator>> ends;
   std::string error;
-};
-
-// Device memory of one rank, with what was put there.
-class Memory {
- public:
-  Memory(Device& device, std::size_t bytes) : device_(device), bytes_(bytes) {
-    auto made = device.allocate(bytes);
-    data_ = made ? *made : nullptr;
-  }
-  ~Memory() {
-    if (data_) device_.release(data_);
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  void* data() const { return data_; }
-  void put(const std::vector<std::byte>& from, Stream stream) const {
-    device_.copy_to_device(data_, from.data(), std::min(bytes_, from.size()), stream);
-  }
-  std::vector<std::byte> get(Stream stream) const {
-    std::vector<std::byte> out(bytes_);
-    device_.copy_to_host(out.data(), data_, bytes_, stream);
-    device_.synchronize(stream);
-    return out;
-  }
 
  private:
-  Device& device_;
-  std::size_t bytes_;
-  void* data_ = nullptr;
+  static constexpr std::size_t kMemoryBytes = std::size_t{16} << 20;
+  std::vector<void*> memory;
 };
 
 std::vector<float> numbers_of(int rank, std::size_t count, int seed) {
@@ -137,14 +154,14 @@ std::vector<std::byte> summed(int num_ranks, std::size_t count, DType dtype, int
   return stored(sum, dtype);
 }
 
-constexpr std::size_t kCounts[] = {1, 2, 3, 5, 1024, 4099, 131072, 300'001};
+constexpr std::size_t kCounts[] = {1, 2, 3, 5, 1024, 4099, 131072, 300'001};  // the last in several calls
 
 Status sums_are_right(Ranks& ranks, DType dtype, int turns) {
   return ranks.run([&](int rank, Device& device, Communicator& end) -> Status {
     const Stream stream = device.default_stream();
     for (int turn = 0; turn < turns; ++turn)
       for (const std::size_t count : kCounts) {
-        const Memory memory(device, count * dtype_bytes(dtype));
+        const Memory memory = ranks.part(rank, 0, count * dtype_bytes(dtype));
         memory.put(stored(numbers_of(rank, count, turn), dtype), stream);
         MSTAR_TRY(end.all_reduce(memory.data(), count, dtype, stream));
         if (memory.get(stream) != summed(ranks.size(), count, dtype, turn))
@@ -167,7 +184,7 @@ Status gathers_are_right(Ranks& ranks) {
           out[i] = static_cast<std::byte>(i * 7 + static_cast<std::size_t>(of) * 31 + bytes);
         return out;
       };
-      const Memory from(device, bytes), to(device, bytes * num_ranks);
+      const Memory from = ranks.part(rank, 0, bytes), to = ranks.part(rank, std::size_t{1} << 20, bytes * num_ranks);
       from.put(part(rank), stream);
       MSTAR_TRY(end.all_gather(from.data(), to.data(), bytes, stream));
       std::vector<std::byte> want;
@@ -188,21 +205,21 @@ Status gathers_are_right(Ranks& ranks) {
 Status graphs_are_right(Ranks& ranks, int turns) {
   return ranks.run([&](int rank, Device& device, Communicator& end) -> Status {
     const Stream stream = device.default_stream();
-    std::vector<std::unique_ptr<Memory>> memory;
-    for (const std::size_t count : kCounts) memory.push_back(std::make_unique<Memory>(device, count * 4));
+    std::vector<Memory> memory;
+    for (std::size_t c = 0; c < std::size(kCounts); ++c) memory.push_back(ranks.part(rank, c << 21, kCounts[c] * 4));
     MSTAR_TRY(device.begin_capture(stream));
     Status recorded;
     for (std::size_t c = 0; c < std::size(kCounts) && recorded; ++c)
-      recorded = end.all_reduce(memory[c]->data(), kCounts[c], DType::f32, stream);
+      recorded = end.all_reduce(memory[c].data(), kCounts[c], DType::f32, stream);
     auto graph = device.end_capture(stream);
     MSTAR_TRY(recorded);
     if (!graph) return graph.error();
     for (int turn = 0; turn < turns; ++turn) {
       for (std::size_t c = 0; c < std::size(kCounts); ++c)
-        memory[c]->put(stored(numbers_of(rank, kCounts[c], turn), DType::f32), stream);
+        memory[c].put(stored(numbers_of(rank, kCounts[c], turn), DType::f32), stream);
       MSTAR_TRY((*graph)->launch(stream));
       for (std::size_t c = 0; c < std::size(kCounts); ++c)
-        if (memory[c]->get(stream) != summed(ranks.size(), kCounts[c], DType::f32, turn))
+        if (memory[c].get(stream) != summed(ranks.size(), kCounts[c], DType::f32, turn))
           return internal_error("replay " + std::to_string(turn) + ", " + std::to_string(kCounts[c]) + " numbers");
     }
     return ok_status();
@@ -219,7 +236,7 @@ bool ends_when_aborted(Ranks& ranks) {
       return ok_status();
     }
     const Stream stream = device.default_stream();
-    const Memory memory(device, 4096);
+    const Memory memory = ranks.part(rank, 0, 4096);
     device.fill_zero(memory.data(), 4096, stream);
     MSTAR_TRY(end.all_reduce(memory.data(), 1024, DType::f32, stream));
     device.synchronize(stream);
@@ -234,7 +251,7 @@ Result<double> time_sums(Ranks& ranks, std::size_t count) {
   double us = 0;
   const Status ran = ranks.run([&](int rank, Device& device, Communicator& end) -> Status {
     const Stream stream = device.default_stream();
-    const Memory memory(device, count * 4);
+    const Memory memory = ranks.part(rank, 0, count * 4);
     device.fill_zero(memory.data(), count * 4, stream);
     MSTAR_TRY(end.all_reduce(memory.data(), count, DType::f32, stream));  // the first one may allocate
     device.synchronize(stream);

@@ -8,6 +8,7 @@ alike up to a lead no larger than --tolerance, and the log-probabilities before 
 """
 import argparse
 import json
+import os
 import pathlib
 import random
 import shutil
@@ -28,7 +29,8 @@ def serve(args, directory, keys):
     config = directory / "config.yaml"
     config.write_text(json.dumps(keys))
     with open("/tmp/gpu_ranks.log", "w") as log:
-        process = subprocess.Popen([args.mstar, "serve", str(config), "--port", str(PORT)], stdout=log, stderr=log)
+        process = subprocess.Popen([args.mstar, "serve", str(config), "--port", str(PORT)], stdout=log, stderr=log,
+                                   env=dict(os.environ, CUDA_MODULE_LOADING="EAGER"))
     end = time.time() + 120
     while time.time() < end and process.poll() is None:
         try:

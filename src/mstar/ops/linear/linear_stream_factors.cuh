@@ -72,13 +72,13 @@ __device__ inline void make_row_factors(const RowFactors factors, int first_row,
     return;
   }
   if (kLayerNorms && factors.sums) asm volatile("bar.sync 5, %0;" ::"n"(2 * kWarp) : "memory");
-  if (has_rows) {
-    const float4 sums = kLayerNorms && factors.sums ? *shifts : make_float4(0, 0, 0, 0);
-    const float2 x = factor_and_shift(factors, total.x, sums.x), y = factor_and_shift(factors, total.y, sums.y),
-                 z = factor_and_shift(factors, total.z, sums.z), w = factor_and_shift(factors, total.w, sums.w);
-    reinterpret_cast<float4*>(factors_to)[lane] = make_float4(x.x, y.x, z.x, w.x);
-    if (kLayerNorms && factors.sums) *shifts = make_float4(x.y, y.y, z.y, w.y);
-  }
+  // All lanes, so that none of them comes to the barrier before the others have stored: racecheck takes each for
+  // itself.
+  const float4 sums = has_rows && kLayerNorms && factors.sums ? *shifts : make_float4(0, 0, 0, 0);
+  const float2 x = factor_and_shift(factors, total.x, sums.x), y = factor_and_shift(factors, total.y, sums.y),
+               z = factor_and_shift(factors, total.z, sums.z), w = factor_and_shift(factors, total.w, sums.w);
+  if (has_rows) reinterpret_cast<float4*>(factors_to)[lane] = make_float4(x.x, y.x, z.x, w.x);
+  if (has_rows && kLayerNorms && factors.sums) *shifts = make_float4(x.y, y.y, z.y, w.y);
   __syncwarp();
 }
 
