@@ -53,6 +53,7 @@ class Stream {
       TokenRing::init(start_ + Layout::kBarriersAt + Shape::kWeights * 16, lane, kReaders);
     } else if (threadIdx.x == 0) {
       init_barrier(start_ + Layout::kSumBarrierAt, 1);
+      init_barrier(start_ + Layout::kFactorBarrierAt, kWarp);
       arrive_and_expect(start_ + Layout::kSumBarrierAt, Layout::kTokens * Layout::kOutputs * 4);
     }
     publish_barriers();

@@ -57,7 +57,8 @@ __device__ inline float2 factor_and_shift(const RowFactors& factors, float squar
 
 // The factors [kRows] of rows of x, and for a layer norm what times a weighted gain is added, shifts [kRows], both in
 // shared memory. A warp of its own; for a layer norm two, the second of which adds the elements (barrier 5) while the
-// first adds their squares, and writes both. The order of sums depends on the number of parts and on kRows alone.
+// first adds their squares, and writes both. Each lane says by itself that it has written (see StreamFinish). The order
+// of sums depends on the number of parts and on kRows alone.
 template <int kRows, bool kLayerNorms>
 __device__ inline void make_row_factors(const RowFactors factors, int first_row, bool adds_elements, float* factors_to,
                                         float* shifts_to) {
@@ -72,14 +73,12 @@ __device__ inline void make_row_factors(const RowFactors factors, int first_row,
     return;
   }
   if (kLayerNorms && factors.sums) asm volatile("bar.sync 5, %0;" ::"n"(2 * kWarp) : "memory");
-  // All lanes, so that none of them comes to the barrier before the others have stored: racecheck takes each for
-  // itself.
-  const float4 sums = has_rows && kLayerNorms && factors.sums ? *shifts : make_float4(0, 0, 0, 0);
+  if (!has_rows) return;
+  const float4 sums = kLayerNorms && factors.sums ? *shifts : make_float4(0, 0, 0, 0);
   const float2 x = factor_and_shift(factors, total.x, sums.x), y = factor_and_shift(factors, total.y, sums.y),
                z = factor_and_shift(factors, total.z, sums.z), w = factor_and_shift(factors, total.w, sums.w);
-  if (has_rows) reinterpret_cast<float4*>(factors_to)[lane] = make_float4(x.x, y.x, z.x, w.x);
-  if (has_rows && kLayerNorms && factors.sums) *shifts = make_float4(x.y, y.y, z.y, w.y);
-  __syncwarp();
+  reinterpret_cast<float4*>(factors_to)[lane] = make_float4(x.x, y.x, z.x, w.x);
+  if (kLayerNorms && factors.sums) *shifts = make_float4(x.y, y.y, z.y, w.y);
 }
 
 }  // namespace mstar::cuda

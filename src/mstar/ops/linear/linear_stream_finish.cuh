@@ -24,6 +24,7 @@ class StreamFinish {
         left_(problem.left),
         weighted_gains_(kLayerNorms ? problem.factors.weighted_gains : nullptr),
         sum_barrier_(start + Layout::kSumBarrierAt),
+        factor_barrier_(start + Layout::kFactorBarrierAt),
         factors_(reinterpret_cast<float*>(shared + (start + Layout::kFactorsAt - address_in_shared(shared)))),
         shifts_(factors_ + Layout::kTokens),
         part_(reinterpret_cast<float4*>(shared + (start + Layout::kPartAt - address_in_shared(shared)))),
@@ -35,16 +36,12 @@ class StreamFinish {
   __device__ void make_factors(bool adds_elements) const {
     make_row_factors<Layout::kTokens, Shape::kPassesLayerNorms>(p_.factors, first_token_, adds_elements, factors_,
                                                                 shifts_);
-    // It has nothing else to do, and racecheck knows a barrier that all wait at.
-    if (!adds_elements) asm volatile("bar.sync 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
+    if (!adds_elements) arrive(factor_barrier_);  // each lane what it wrote
   }
   // The first group's threads.
   __device__ void multiply_by_factors(bool is_first_tile, Sums& sums) const {
     if (!p_.factors.squares) return;
-    if (is_first_tile) {
-      __syncwarp();  // a branch, for a barrier under a predicate racecheck takes for none
-      asm volatile("bar.sync 4, %0;" ::"n"(Layout::kGroupThreads + kWarp) : "memory");
-    }
+    if (is_first_tile) wait_for_phase(factor_barrier_, 0);
     const auto* const own = reinterpret_cast<const float2*>(factors_ + threadIdx.x % 4 * 2);
 #pragma unroll
     for (int j = 0; j < kTokenTiles; ++j) {
@@ -363,9 +360,9 @@ class StreamFinish {
   const Epilogue epilogue_;  // read before the wait: the first look at a parameter takes long
   const LeftNorm left_;
   const float* const weighted_gains_;
-  const unsigned sum_barrier_;
-  float* const factors_;  // [kTokens]
-  float* const shifts_;   // [kTokens]: what a weighted gain is multiplied by and added
+  const unsigned sum_barrier_, factor_barrier_;  // the latter of the lanes that make factors
+  float* const factors_;                         // [kTokens]
+  float* const shifts_;                          // [kTokens]: what a weighted gain is multiplied by and added
   float4* const part_;
   float* const sums_;
   const int rank_, first_token_;

@@ -62,6 +62,7 @@ struct StreamLayout {
   static constexpr int kTokensAt = Shape::kWeights * Shape::kDepth * kWeightBytes;
   static constexpr int kBarriersAt = kTokensAt + Shape::kTokens * Shape::kDepth * kTokenBytes;
   static constexpr int kSumBarrierAt = kBarriersAt + (Shape::kWeights + Shape::kTokens) * 16;
+  static constexpr int kFactorBarrierAt = kSumBarrierAt + 8;
   static constexpr int kFactorsAt = kSumBarrierAt + 16;  // [kTokens] factors, [kTokens] shifts
   static constexpr int kPartAt = kFactorsAt + (Shape::kPassesLayerNorms ? 2 : 1) * kTokens *
                                                   4;  // of the second group: its registers, thread by thread
