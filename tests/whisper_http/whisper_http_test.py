@@ -127,6 +127,40 @@ class Large(Case):
                 self.assertEqual(first[2], second[2], "together")
                 self.assertEqual(first[2], third[2], "another boot")
 
+    def segments(self, data=None, **fields):
+        status, _, body = self.ask(TRANSCRIBE, {"model": "whisper-1", "response_format": "verbose_json", **fields}, data)
+        self.assertEqual(status, 200, body)
+        return json.loads(body)["segments"]
+
+    def test_a_doubtful_window_is_drawn_again_hotter(self):
+        plain = self.segments()
+        self.assertEqual({each["temperature"] for each in plain}, {0})
+        # Nothing is as likely as that: all temperatures are tried, and the likeliest text of them is taken.
+        hot = {"log_prob_threshold": "1", "seed": "3"}
+        last = self.segments(**hot)
+        self.assertEqual({each["temperature"] for each in last}, {1})
+        self.assertGreaterEqual(last[0]["avg_logprob"], plain[0]["avg_logprob"])
+        self.assertEqual(last, self.segments(**hot), "the same seed, the same text")
+        two = self.segments(temperature_increment_on_fallback="0.4", log_prob_threshold="1")
+        self.assertEqual({round(each["temperature"], 6) for each in two}, {0.8})
+        self.assertEqual(self.segments(temperature_increment_on_fallback="0", log_prob_threshold="1"), plain)
+
+    def test_clips_and_hotwords(self):
+        long = speech(10)
+        whole = self.segments(long)
+        self.assertGreater(whole[-1]["end"], 20)
+        first, second = 4.0, 9.5
+        parts = self.segments(long, clip_timestamps="%g,%g,12,15" % (first, second))
+        for each in parts:
+            self.assertTrue(first <= each["start"] < second or 12 <= each["start"] < 15, each)
+        self.assertEqual({each["seek"] for each in parts} & {400, 1200}, {400, 1200})
+        self.assertEqual(self.segments(clip_timestamps="500"), [])  # behind its end
+        self.assertIn("amiable", " ".join(each["text"] for each in self.segments(hotwords="amiable, sir")))
+        for field, value in (("clip_timestamps", "3,2"), ("clip_timestamps", "x"), ("temperature_increment_on_fallback", "-1"),
+                             ("no_speech_threshold", "high")):
+            status, _, body = self.ask(TRANSCRIBE, {"model": "whisper-1", field: value})
+            self.assertEqual((status, json.loads(body)["error"]["param"]), (400, field), body)
+
     def test_64_streams_finish_with_one_end_each(self):
         before = self.server.wait_for(lambda m: not in_use(m))
         fields = {"model": "whisper-1", "stream": "true", "max_tokens": "8"}

@@ -22,6 +22,7 @@ struct RowDemand {
   int tokens = 0;          // appended to paged KV and counted by positions
   int context_tokens = 0;  // written to cross KV in this step
   bool samples = false;    // takes a sampler row
+  float temperature = -1;  // of this row's draw, in place of its request's; below 0: that
   int label = 0;           // index into the KV's labels
   bool restart = false;    // forgets the label's earlier tokens first (a new window of the same request)
   // Set by the engine for components with chunked_prefill.

@@ -101,6 +101,7 @@ Status SamplerPool::plan(const StepRows& rows, Stream stream) {
     }
     const Request& request = it->second;
     SamplerRow& planned = out.emplace_back(request.row);
+    if (row.demand.temperature >= 0) planned.temperature = row.demand.temperature;
     if (row.demand.samples) --planned.offset;  // admit has advanced it past this row's draw
     planned.needs_more_tokens = static_cast<std::int64_t>(planned.offset) < request.min_tokens;
     // A row that is not sampled has a place in packed steps alone; what is drawn for it is nobody's, so its lists stay

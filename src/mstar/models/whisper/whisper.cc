@@ -1,10 +1,12 @@
 #include "mstar/models/whisper/whisper.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "mstar/base/check.h"
 #include "mstar/models/whisper/whisper_body.h"
+#include "mstar/models/whisper/whisper_options.h"
 #include "mstar/models/whisper/whisper_stages.h"
 
 namespace mstar::models {
@@ -15,11 +17,11 @@ using namespace decl;
 // The walks that the plan chooses from, and the ports it reads or gives.
 struct WhisperWalks {
   WalkRef detect, listen, prompt, decode, close;
-  PortRef seek, language, next, history;
+  PortRef seek, language, next, history, attempt;
 };
 
-// Next-window plan: [detect] -> listen|prompt -> decode|close -> listen ... until the recording ends. Plain sequential
-// decoding.
+// Next-window plan: [detect] -> listen|prompt -> decode|close -> listen ... until the recording's last clip ends.
+// Sequential decoding; a window whose text is doubtful goes back to prompt, hotter (WhisperOptions::temperatures).
 class WhisperPlan final : public Plan {
  public:
   WhisperPlan(const WhisperRefs& refs, const WhisperWalks& walks, const RequestParams& params)
@@ -28,6 +30,9 @@ class WhisperPlan final : public Plan {
     const std::string code = params.fields.get_string("language", "").value_or("");
     if (config_.tokens.multilingual && !code.empty()) language_ = config_.tokens.language_id(*config_.tokenizer, code);
     history_ = prompt_history(params);
+    options_ = WhisperOptions::read(params.fields).value_or({});  // checked at intake
+    hotwords_ = hotword_tokens(*config_.tokenizer, options_.hotwords);
+    seek_ = options_.clips.front().first;
   }
 
   Result<Decision> next(const PlanView& view) override {
@@ -51,12 +56,21 @@ class WhisperPlan final : public Plan {
     prompt_tokens_ = static_cast<int>(prompt.size());
     NextWalk next{.walk = walk};
     next.inputs.push_back({refs_.prompt, {HostValue::i32(prompt)}});
-    const std::int32_t seek[1] = {seek_};
+    const std::int32_t seek[2] = {seek_, options_.clips[clip_].second};
     if (walk != walks_.prompt) next.inputs.push_back({walks_.seek, {HostValue::i32(seek)}});
+    next.flags = temperature_flag();
     return next;
   }
   NextWalk window(WalkRef walk) {
-    return with_prompt(walk, window_prompt(config_.tokens, history_, language_, translate_));
+    std::vector<std::int32_t> history = hotwords_;
+    // Both fit into what a prompt may have before its start.
+    const std::size_t room = kMaxHistoryTokens - history.size();
+    history.insert(history.end(), history_.end() - static_cast<std::ptrdiff_t>(std::min(room, history_.size())),
+                   history_.end());
+    return with_prompt(walk, window_prompt(config_.tokens, history, language_, translate_));
+  }
+  std::map<std::string, std::int64_t> temperature_flag() const {
+    return {{kTemperatureFlag, std::llround(options_.temperatures[attempt_] * 1e6)}};
   }
 
   NextWalk after_prompt(const PlanView& view) {
@@ -70,6 +84,7 @@ class WhisperPlan final : public Plan {
     const bool ended = first.as<std::int32_t>()[0] == config_.tokens.eot && !sampling.ignore_eos;
     const std::int32_t language[1] = {language_};
     NextWalk next{.walk = ended || budget <= 1 ? walks_.close : walks_.decode};
+    next.flags = temperature_flag();
     next.inputs.push_back({walks_.language, {HostValue::i32(language)}});
     if (next.walk == walks_.decode) {
       next.inputs.push_back({refs_.token, {first}});
@@ -80,16 +95,26 @@ class WhisperPlan final : public Plan {
 
   Decision after_window(const PlanView& view) {
     const auto& sampling = view.params.sampling;
+    const std::int32_t again = view.kept.at(walks_.attempt).front().as<std::int32_t>()[0];
+    if (again >= 0) {
+      attempt_ = static_cast<std::size_t>(again);
+      return window(walks_.prompt);
+    }
+    attempt_ = 0;
     seek_ = view.kept.at(walks_.next).front().as<std::int32_t>()[0];
     const auto history = view.kept.at(walks_.history).front().as<std::int32_t>();
     history_.assign(history.begin(), history.end());
     const std::int32_t content = view.kept.at(refs_.window).front().as<std::int32_t>()[kWindowContentFrames];
-    if (sampling.max_tokens >= 0 && view.num_tokens >= sampling.max_tokens) {
+    const bool spent = sampling.max_tokens >= 0 && view.num_tokens >= sampling.max_tokens;
+    if (spent) {
       const auto end = view.loop_ends.find("decode");
       const bool stopped = end != view.loop_ends.end() && end->second == LoopEnd::stop && seek_ >= content;
       return Done{stopped ? Finish::stop : Finish::length};
     }
-    if (seek_ >= content) return Done{Finish::stop};
+    while (seek_ >= std::min(options_.clips[clip_].second, content)) {
+      if (clip_ + 1 == options_.clips.size()) return Done{Finish::stop};
+      seek_ = std::max(seek_, options_.clips[++clip_].first);
+    }
     return window(walks_.listen);
   }
 
@@ -100,7 +125,9 @@ class WhisperPlan final : public Plan {
   std::int32_t language_ = -1;
   std::int32_t seek_ = 0;
   int prompt_tokens_ = 0;
-  std::vector<std::int32_t> history_;
+  std::vector<std::int32_t> history_, hotwords_;
+  WhisperOptions options_;
+  std::size_t clip_ = 0, attempt_ = 0;
 };
 
 Result<Intake> intake(const WhisperRefs& refs, PortRef file, const ApiRequest& request) {
@@ -130,11 +157,9 @@ Result<Intake> intake(const WhisperRefs& refs, PortRef file, const ApiRequest& r
     return std::move(invalid_request("this model knows English (en) only")).with_field("language");
   MSTAR_TRY_ASSIGN(const std::string prompt, fields.get_string("prompt", ""));
   encode_prompt(*config.tokenizer, prompt, out.params);
-  MSTAR_TRY(fields.get_bool("condition_on_previous_text", true));
+  MSTAR_TRY_ASSIGN(const WhisperOptions options, WhisperOptions::read(fields));
   auto& sampling = out.params.sampling;
-  MSTAR_TRY_ASSIGN(sampling.temperature, fields.get_number("temperature", 0.0));
-  if (sampling.temperature < 0 || sampling.temperature > 2)
-    return std::move(invalid_request("'temperature' must be between 0 and 2")).with_field("temperature");
+  sampling.temperature = options.temperatures.front();
   MSTAR_TRY_ASSIGN(sampling.max_tokens, fields.get_int("max_tokens", -1));
   if (fields.has("max_tokens") && sampling.max_tokens < 1)
     return std::move(invalid_request("'max_tokens' must be at least 1")).with_field("max_tokens");
@@ -172,7 +197,7 @@ void declare_resources(Decl& d, const WhisperConfig& c, WhisperRefs& r) {
 WhisperPorts declare_ports(Decl& d, const WhisperConfig& c, WhisperRefs& r, WhisperWalks& w) {
   WhisperPorts p;
   p.file = d.port({.name = "file", .dtype = DType::bytes, .axes = {{"bytes"}}, .travel = {FromRequest{}}});
-  w.seek = d.port({.name = "seek", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}});
+  w.seek = d.port({.name = "seek", .dtype = DType::i32, .axes = {{"span", 2}}, .travel = {FromPlan{}}});
   r.prompt = d.port({.name = "prompt", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {FromPlan{}}});
   w.language = d.port({.name = "language", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {FromPlan{}}});
   if (!c.on_cuda()) {
@@ -197,6 +222,7 @@ WhisperPorts declare_ports(Decl& d, const WhisperConfig& c, WhisperRefs& r, Whis
   p.segments = d.port({.name = "segments", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "segment"}}});
   p.about = d.port({.name = "about", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "metadata"}}});
   w.next = d.port({.name = "next", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {Keep{}}});
+  w.attempt = d.port({.name = "attempt", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {Keep{}}});
   w.history = d.port({.name = "history", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {Keep{}}});
   return p;
 }
@@ -291,12 +317,12 @@ void declare_walks(Decl& d, const WhisperRefs& r, const WhisperPorts& ports, con
                        .accumulated = {r.token, r.score}},
                   Run{in.segment,
                       {r.window, w.language, r.first, r.first_score, r.no_speech, r.token, r.score, ports.length},
-                      {ports.segments, w.next, w.history, ports.about}}}});
+                      {ports.segments, w.next, w.history, ports.about, w.attempt}}}});
   MSTAR_CHECK(w.listen == kListen && w.prompt == kPrompt && w.decode == kDecode,
               "the walks whose rows share steps are others than their components say");
   w.close = d.walk("close", Run{in.segment,
                                 {r.window, w.language, r.first, r.first_score, r.no_speech, ports.length},
-                                {ports.segments, w.next, w.history, ports.about}});
+                                {ports.segments, w.next, w.history, ports.about, w.attempt}});
   d.partition({.walks = {w.detect, w.listen, w.prompt, w.decode, w.close},
                .plan = [r, w](const RequestParams& p) { return std::make_unique<WhisperPlan>(r, w, p); }});
 }

@@ -29,6 +29,9 @@ decl::BuildBody build_whisper_cross(const WhisperRefs& refs);
 // token [1] i32 -> token [1], score [1].
 decl::BuildBody build_whisper_decoder(const WhisperRefs& refs);
 
+// Flag of walks that draw tokens: their temperature in millionths.
+inline constexpr const char* kTemperatureFlag = "temperature_micros";
+
 // Fields of the `window` port, i32.
 enum WindowField { kWindowSeek = 0, kWindowSegmentFrames, kWindowMelFrames, kWindowContentFrames, kWindowFields };
 

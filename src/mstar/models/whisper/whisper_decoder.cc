@@ -86,6 +86,8 @@ class Decoder final : public engine::ComponentBody {
     demand.resources.tokens = prompt ? static_cast<int>(prompt->host.as<std::int32_t>().size()) : 1;
     demand.resources.restart = prompt != nullptr;
     demand.resources.samples = !detects(refs_, row);
+    if (const std::int64_t micros = row.flag(kTemperatureFlag, -1); micros >= 0)
+      demand.resources.temperature = static_cast<float>(static_cast<double>(micros) * 1e-6);
     if (detects(refs_, row)) {
       demand.results = {{.slot = 3, .output = 0, .items = static_cast<int>(c_.tokens.languages.size())}};
     } else if (prompt) {

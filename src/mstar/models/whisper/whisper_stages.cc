@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/media/audio_source.h"
@@ -53,7 +52,8 @@ class AudioStage final : public decl::HostStage {
   };
 
   Result<Window> hear(const decl::HostInputs& inputs) {
-    const std::int64_t seek = inputs.ports[1].front().as<std::int32_t>()[0];
+    const auto span = inputs.ports[1].front().as<std::int32_t>();
+    const std::int64_t seek = span[0], clip_end = span[1];
     if (!source_) {
       MSTAR_TRY(open(inputs.ports[0].front()));
     }
@@ -65,8 +65,10 @@ class AudioStage final : public decl::HostStage {
     if (!whole && !std::isfinite(mel_max_)) {
       MSTAR_TRY(scan_maximum(inputs));
     }
-    const std::int64_t segment = std::min(window_frames, available - seek);
-    const std::int64_t mel_frames = std::min(window_frames + 1, available + 1 - seek);
+    // Nothing of a clip that lies behind the recording.
+    const std::int64_t segment =
+        std::max<std::int64_t>(0, std::min({window_frames, available - seek, clip_end - seek}));
+    const std::int64_t mel_frames = std::max<std::int64_t>(1, std::min(window_frames + 1, available + 1 - seek));
     Window out;
     out.pcm.resize(static_cast<std::size_t>(mel_samples(mel_frames)));
     copy_samples(seek * kMelHopSamples - kHalfWindow, out.pcm);
@@ -259,96 +261,6 @@ class WindowStage final : public decl::HostStage {
   AudioStage audio_;
 };
 
-// ---- segments
-// ----------------------------------------------------------------------------------------------------------
-
-class SegmentStage final : public decl::HostStage {
- public:
-  SegmentStage(std::shared_ptr<const WhisperConfig> config, const decl::RequestParams& params)
-      : config_(std::move(config)) {
-    temperature_ = params.sampling.temperature;
-    // Checked at intake.
-    carry_text_ = params.fields.get_bool("condition_on_previous_text", true).value_or(true);
-    history_ = prompt_history(params);
-  }
-
-  Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
-    const auto window = inputs.ports[0].front().as<std::int32_t>();
-    const float no_speech = inputs.ports[4].front().as<float>()[0];
-    std::vector<std::int32_t> tokens;
-    double score = 0;
-    const auto take = [&](const std::vector<HostValue>& ids, const std::vector<HostValue>& scores) {
-      for (const HostValue& id : ids) tokens.push_back(id.as<std::int32_t>()[0]);
-      for (const HostValue& each : scores) score += each.as<float>()[0];
-    };
-    take(inputs.ports[2], inputs.ports[3]);
-    if (inputs.ports.size() > 6) take(inputs.ports[5], inputs.ports[6]);
-    if (!tokens.empty() && tokens.back() == config_->tokens.eot) tokens.pop_back();
-    // Text is what stands before the first end: with ignore_eos more may follow.
-    tokens.erase(std::find(tokens.begin(), tokens.end(), config_->tokens.eot), tokens.end());
-    const double avg_logprob = score / static_cast<double>(tokens.size() + 1);
-    const int seek = window[kWindowSeek], segment_frames = window[kWindowSegmentFrames];
-
-    decl::HostOutputs out;
-    std::int32_t next[1] = {seek + segment_frames};
-    auto& segments = out.ports.emplace_back();
-    const bool silent = no_speech > 0.6f && !(avg_logprob > -1.0);
-    if (!silent) {
-      const WindowSplit split = split_window(config_->tokens, tokens, seek, segment_frames);
-      // A model that breaks its rules must not hold a request in place for ever.
-      next[0] = seek + (split.advance_frames > 0 ? split.advance_frames : segment_frames);
-      emit(split, seek, avg_logprob, no_speech, segments);
-    }
-    const float duration_s = inputs.ports.back().front().as<float>()[0];
-    const std::int32_t language = inputs.ports[1].front().as<std::int32_t>()[0];
-    const std::string code = language < 0 ? "en" : WhisperTokens::language_code(*config_->tokenizer, language);
-    out.ports.push_back({HostValue::i32(next)});
-    out.ports.push_back({HostValue::i32(history_)});
-    out.ports.push_back({HostValue::utf8(code + " " + std::to_string(duration_s))});
-    return out;
-  }
-
- private:
-  void emit(const WindowSplit& split, int seek, double avg_logprob, float no_speech, std::vector<HostValue>& segments) {
-    std::string whole;
-    std::vector<std::pair<const Segment*, std::string>> kept;
-    for (const Segment& segment : split.segments) {
-      std::vector<std::int32_t> words;
-      for (const std::int32_t token : segment.tokens)
-        if (token < config_->tokens.eot) words.push_back(token);
-      std::string text = config_->tokenizer->decode(words);
-      whole += text;
-      if (segment.start_s == segment.end_s || text.find_first_not_of(" \t\n\r\f\v") == std::string::npos) continue;
-      kept.emplace_back(&segment, std::move(text));
-    }
-    const std::size_t begin = whole.find_first_not_of(" \t\n\r\f\v");
-    if (begin != std::string::npos) whole = whole.substr(begin, whole.find_last_not_of(" \t\n\r\f\v") - begin + 1);
-    const double ratio = compression_ratio(begin == std::string::npos ? std::string_view() : whole);
-    for (const auto& [segment, text] : kept) {
-      nlohmann::json json = {{"id", num_segments_++},
-                             {"seek", seek},
-                             {"start", segment->start_s},
-                             {"end", segment->end_s},
-                             {"text", text},
-                             {"tokens", segment->tokens},
-                             {"temperature", temperature_},
-                             {"avg_logprob", avg_logprob},
-                             {"compression_ratio", ratio},
-                             {"no_speech_prob", no_speech}};
-      segments.push_back(HostValue::utf8(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
-      history_.insert(history_.end(), segment->tokens.begin(), segment->tokens.end());
-    }
-    if (!carry_text_ || temperature_ > 0.5) history_.clear();
-    if (history_.size() > kMaxHistoryTokens) history_.erase(history_.begin(), history_.end() - kMaxHistoryTokens);
-  }
-
-  std::shared_ptr<const WhisperConfig> config_;
-  std::vector<std::int32_t> history_;
-  double temperature_ = 0;
-  bool carry_text_ = true;
-  int num_segments_ = 0;
-};
-
 }  // namespace
 
 void encode_prompt(const Tokenizer& tokenizer, std::string_view prompt, decl::RequestParams& params) {
@@ -372,10 +284,6 @@ std::unique_ptr<decl::HostStage> make_window_stage(const std::shared_ptr<const W
                                                    std::shared_ptr<const MelPlan> plan,
                                                    std::shared_ptr<FeatureBuffers> buffers) {
   return std::make_unique<WindowStage>(config, std::move(plan), std::move(buffers));
-}
-std::unique_ptr<decl::HostStage> make_segment_stage(std::shared_ptr<const WhisperConfig> config,
-                                                    const decl::RequestParams& params) {
-  return std::make_unique<SegmentStage>(std::move(config), params);
 }
 
 }  // namespace mstar::models

@@ -14,10 +14,11 @@ void encode_prompt(const Tokenizer& tokenizer, std::string_view prompt, decl::Re
 // What encode_prompt left, or nothing.
 std::vector<std::int32_t> prompt_history(const decl::RequestParams& params);
 
-// Inputs: file (bytes), seek [1] i32 in mel frames. Outputs: pcm [samples], window [kWindowFields] i32, mel_max [1] f32
-// (NaN when the window is the whole recording: the encoder then takes its own maximum), length [1] f32 (seconds). Keeps
-// an open decoder and the samples of the running window only; the first run of a recording of more than one window
-// reads all of it, unless it is abandoned meanwhile. Errors: invalid_request for anything wrong with the file.
+// Inputs: file (bytes), seek [2] i32 in mel frames: the window's start, and an end that it does not pass. Outputs: pcm
+// [samples], window [kWindowFields] i32, mel_max [1] f32 (NaN when the window is the whole recording: the encoder then
+// takes its own maximum), length [1] f32 (seconds). Keeps an open decoder and the samples of the running window only;
+// the first run of a recording of more than one window reads all of it, unless it is abandoned meanwhile. Errors:
+// invalid_request for anything wrong with the file.
 std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperConfig> config);
 
 // The audio stage and what the device component "features" does (whisper_body.h) in one run, for devices that work
@@ -29,7 +30,8 @@ std::unique_ptr<decl::HostStage> make_window_stage(const std::shared_ptr<const W
 
 // Inputs: window, language [1] i32, first, first_score, no_speech, optionally token and score of each loop iteration,
 // length. Outputs: segments (utf8, JSON of one segment each), next [1] i32 (where the next window starts), history i32
-// (prompt tokens of the next window), about (utf8: language code, a space, duration in seconds).
+// (prompt tokens of the next window), about (utf8: language code, a space, duration in seconds), attempt [1] i32: which
+// of WhisperOptions::temperatures this window is to be tried at next, with no segments yet; -1 where it is done.
 std::unique_ptr<decl::HostStage> make_segment_stage(std::shared_ptr<const WhisperConfig> config,
                                                     const decl::RequestParams& params);
 

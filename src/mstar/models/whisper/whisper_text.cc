@@ -16,6 +16,13 @@ Result<std::int32_t> special(const Tokenizer& tokenizer, std::initializer_list<s
   return bad_model("tokenizer.json has no token " + std::string(*names.begin()) + "; it is not a Whisper tokenizer");
 }
 
+std::string_view without_blanks(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\n\r\f\v";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
 }  // namespace
 
 Result<WhisperTokens> WhisperTokens::from(const Tokenizer& tokenizer, std::int32_t vocab) {
@@ -91,11 +98,8 @@ void apply_decoding_rules(const DecodingState& state, const WhisperTokens& token
 }
 
 std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\n\r\f\v";
-  const std::size_t end = text.find_last_not_of(kBlanks);
-  if (end == std::string_view::npos) return {};
-  text = text.substr(0, end + 1);
-  text.remove_prefix(text.find_first_not_of(kBlanks));
+  text = without_blanks(text);
+  if (text.empty()) return {};
   if (text.size() > kMaxPromptBytes) {
     text.remove_prefix(text.size() - kMaxPromptBytes);
     // Not in the middle of a character.
@@ -103,6 +107,19 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, std::string_
   }
   std::vector<std::int32_t> ids = tokenizer.encode(" " + std::string(text), {.parse_added = false});
   if (ids.size() > kMaxHistoryTokens) ids.erase(ids.begin(), ids.end() - kMaxHistoryTokens);
+  return ids;
+}
+
+std::vector<std::int32_t> hotword_tokens(const Tokenizer& tokenizer, std::string_view text) {
+  text = without_blanks(text);
+  if (text.empty()) return {};
+  if (text.size() > kMaxPromptBytes) {
+    text = text.substr(0, kMaxPromptBytes);
+    while ((static_cast<unsigned char>(text.back()) & 0xC0) == 0x80) text.remove_suffix(1);
+    if (static_cast<unsigned char>(text.back()) >= 0xC0) text.remove_suffix(1);  // what began there is cut off
+  }
+  std::vector<std::int32_t> ids = tokenizer.encode(" " + std::string(text), {.parse_added = false});
+  if (ids.size() > kMaxHistoryTokens) ids.resize(kMaxHistoryTokens);
   return ids;
 }
 

@@ -57,6 +57,9 @@ void apply_decoding_rules(const DecodingState& state, const WhisperTokens& token
 // which only the last kMaxHistoryTokens count. Reads no more of the text than those can come from.
 std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, std::string_view text);
 
+// Tokens of words that are to be expected: " " and the text without blanks around it, the first kMaxHistoryTokens.
+std::vector<std::int32_t> hotword_tokens(const Tokenizer& tokenizer, std::string_view text);
+
 // [sot_prev] + the last 223 of history (when any) + the start sequence.
 std::vector<std::int32_t> window_prompt(const WhisperTokens& tokens, std::span<const std::int32_t> history,
                                         std::int32_t language, bool translate);
