@@ -31,6 +31,7 @@ Error failed_by(const std::exception& error) {
 
 Conductor::Conductor(ConductorOptions options, wire::Mesh& mesh)
     : options_(std::move(options)), mesh_(mesh), created_s_(std::time(nullptr)), random_(options_.seed) {
+  find_replicas();
   find_prompts();
   was_ready_ = options_.workers.empty();
 }
@@ -120,6 +121,7 @@ void Conductor::on(const wire::WorkerReady& message) {
     failures_.erase(message.worker);
     was_ready_ |= ready_.size() == options_.workers.size();
     standings_[message.worker].is_removed = false;  // whoever begins has loaded all
+    note_takes(message.worker);
   }
   state_changed_.notify_all();
   unload_if_left(message.worker);
@@ -131,6 +133,7 @@ void Conductor::on(const wire::WorkerFailed& message) {
     std::lock_guard lock(state_mutex_);
     ready_.erase(message.worker);
     failures_[message.worker] = reason;
+    note_takes(message.worker);
   }
   forget_routes(message.worker);
   state_changed_.notify_all();
@@ -175,9 +178,9 @@ Result<std::shared_ptr<const graph::PlacedModel>> Conductor::place(Request& requ
   const ServedDeployment& served = options_.models[model];
   graph::RequestPlacement placement(*served.compiled, WorkerId());
   for (std::size_t g = 0; g < served.groups.size(); ++g) {
-    MSTAR_TRY_ASSIGN(const WorkerId chosen, choose_replica(request.submit, g));
-    ++load_[{model, g, chosen}];
-    request.replicas.emplace_back(g, chosen);
+    MSTAR_TRY_ASSIGN(const std::size_t replica, choose_replica(request.submit, g));
+    request.replicas.push_back(replica);
+    const WorkerId chosen = served.groups[g].replicas[replica];
     for (const decl::ComponentRef component : served.groups[g].components) {
       if (served.groups[g].walks.empty()) placement.set(component, chosen);
       for (const decl::WalkRef walk : served.groups[g].walks) placement.set(component, walk, chosen);
@@ -291,15 +294,12 @@ void Conductor::fail_waiting(Submit& submit, Error error) {
 void Conductor::erase_if_removed(RequestId id) {
   const auto it = requests_.find(id);
   if (it == requests_.end() || !it->second->ended || !it->second->removing.empty()) return;
-  for (const auto& [group, worker] : it->second->replicas) {
-    const auto load = load_.find({it->second->submit.model, group, worker});
-    if (--load->second == 0) load_.erase(load);
-  }
-  requests_.erase(it);
   {
     std::lock_guard lock(state_mutex_);
+    release_replicas(*it->second);
     num_submitted_.fetch_sub(1);
   }
+  requests_.erase(it);
   state_changed_.notify_all();
 }
 
@@ -309,6 +309,16 @@ void Conductor::note_numbers() {
   counters_.running = static_cast<std::int64_t>(requests_.size());
 }
 
-std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> Conductor::load() const { return load_; }
+std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> Conductor::load() const {
+  std::lock_guard lock(state_mutex_);
+  std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> out;
+  for (std::uint32_t model = 0; model < loads_.size(); ++model)
+    for (std::size_t group = 0; group < loads_[model].size(); ++group) {
+      const ReplicaLoads& loads = loads_[model][group];
+      for (std::size_t i = 0; i < loads.size(); ++i)
+        if (loads.load(i) > 0) out[{model, group, loads.worker(i)}] = loads.load(i);
+    }
+  return out;
+}
 
 }  // namespace mstar::conductor
