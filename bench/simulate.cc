@@ -5,7 +5,9 @@
 //            [--no-prefix-cache] [--prefix-excess 4] [--per-replica]
 //
 // Clients and rates are those of all replicas together, with --per-replica those of each; so is the number of requests,
-// which is 8 for each client if it is missing. With several seeds the numbers are means over them.
+// which is 8 for each client if it is missing. With several seeds the numbers are means over them. Times to the first
+// token and gaps between tokens are milliseconds; least and most are the rows of the replica with the fewest and the
+// most, of an even share.
 #include <time.h>
 
 #include <cstdio>
@@ -141,7 +143,7 @@ int simulate_row(const Flags& flags, int replicas, const std::string& routing, d
   }
   const double spent = processor_s() - begun;
   std::printf(
-      "%-13s %8d %7.0f %8.1f %10.0f %8.2f %8.2f %8.3f %8.3f %7.3f %8.3f %6.1f %6.1f %6.2f %5.2f-%4.2f %4d %7.1f "
+      "%-13s %8d %7.0f %8.1f %10.0f %8.2f %8.2f %8.3f %8.3f %8.3f %8.3f %7.1f %6.1f %6.2f %9.2f %9.2f %6d %7.1f "
       "%6.2f\n",
       routing.c_str(), replicas, clients * scale, rate * scale, sum.tokens_per_s, 1e3 * sum.ttft_s.p50,
       1e3 * sum.ttft_s.p95, sum.latency_s.mean, sum.latency_s.p95, 1e3 * sum.gap_s.p50, 1e3 * sum.gap_s.p99,
@@ -161,9 +163,9 @@ int run(int argc, char** argv) {
     return 1;
   }
   flags.deployment.costs = std::move(*costs);
-  std::printf("%-13s %8s %7s %8s %10s %8s %8s %8s %8s %7s %8s %6s %6s %6s %10s %4s %7s %6s\n", "routing", "replicas",
-              "clients", "rate", "tokens/s", "ttft p50", "p95 ms", "mean s", "p95 s", "gap p50", "p99 ms", "cached%",
-              "busy%", "cond%", "share", "fail", "cpu s", "us/tok");
+  std::printf("%-13s %8s %7s %8s %10s %8s %8s %8s %8s %8s %8s %7s %6s %6s %9s %9s %6s %7s %6s\n", "routing", "replicas",
+              "clients", "rate", "tokens/s", "ttft_p50", "ttft_p95", "mean_s", "p95_s", "gap_p50", "gap_p99", "cached%",
+              "busy%", "cond%", "least", "most", "failed", "cpu_s", "us/tok");
   if (flags.clients.empty() && flags.rates.empty()) flags.clients = {32};
   for (const double replicas : flags.replicas)
     for (const std::string& routing : flags.routings) {
