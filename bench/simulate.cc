@@ -156,7 +156,7 @@ int simulate_row(const Flags& flags, int replicas, const std::string& routing, d
 int run(int argc, char** argv) {
   Flags flags;
   if (!read_flags(argc, argv, flags)) return 2;
-  set_log_level("warning");  // not of each worker that it has loaded
+  set_log_level("warn");  // not of each worker that it has loaded
   auto costs = models::read_step_costs(flags.costs);
   if (!costs) {
     std::fprintf(stderr, "%s\n", costs.error().message.c_str());

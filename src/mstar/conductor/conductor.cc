@@ -53,8 +53,9 @@ void Conductor::stop() {
   }
   for (auto& message : inbox_.take_all())
     if (auto* submit = std::get_if<Submit>(&message)) waiting_.push_back(std::move(*submit));
-  for (auto& [id, request] : requests_)
-    if (!request->ended) tell(*request->submit.sink, Failed{unavailable("the server stopped")});
+  requests_.for_each([](RequestId, const Request& request) {
+    if (!request.ended) tell(*request.submit.sink, Failed{unavailable("the server stopped")});
+  });
   for (auto& submit : waiting_) tell(*submit.sink, Failed{unavailable("the server stopped")});
   requests_.clear();
   waiting_.clear();
@@ -80,11 +81,6 @@ void Conductor::on_inbox(Inbox& message) {
   const RequestId request = wired ? wire::request_of(*wired) : RequestId();
   // What a plan, an emit or a library throws in one message ends that request, not the loop.
   guarded(request, [&] { std::visit([this](auto&& each) { on(std::move(each)); }, std::move(message)); });
-}
-
-Conductor::Request* Conductor::find(RequestId id) {
-  const auto it = requests_.find(id);
-  return it == requests_.end() ? nullptr : it->second.get();
 }
 
 void Conductor::on(Submit message) { waiting_.push_back(std::move(message)); }
@@ -138,13 +134,14 @@ void Conductor::on(const wire::WorkerFailed& message) {
   forget_routes(message.worker);
   state_changed_.notify_all();
   std::vector<RequestId> hit;
-  for (auto& [id, request] : requests_)
-    if (request->workers.count(message.worker)) hit.push_back(id);
+  requests_.for_each([&](RequestId id, const Request& request) {
+    if (std::count(request.workers.begin(), request.workers.end(), message.worker)) hit.push_back(id);
+  });
   for (const RequestId id : hit) {
     Request& request = *find(id);
-    if (!request.ended || request.removing.count(message.worker)) count_request(message.worker, -1);
-    request.workers.erase(message.worker);
-    request.removing.erase(message.worker);
+    const bool removes = std::erase(request.removing, message.worker) > 0;
+    if (!request.ended || removes) count_request(message.worker, -1);
+    std::erase(request.workers, message.worker);
     // If another life of the worker has begun already, the request may have reached that one.
     mesh_.to_worker(message.worker, wire::RemoveRequest{id});
     end(request, Failed{unavailable(reason)});
@@ -159,7 +156,7 @@ void Conductor::on(wire::RequestFailed message) {
 void Conductor::on(const wire::Removed& message) {
   Request* request = find(message.request);
   if (!request || !request->ended) return;
-  if (request->removing.erase(message.worker) > 0) count_request(message.worker, -1);
+  if (std::erase(request->removing, message.worker) > 0) count_request(message.worker, -1);
   erase_if_removed(message.request);
 }
 
@@ -202,7 +199,7 @@ void Conductor::begin(Submit submit) {
     request.modalities = 0;
     for (const decl::Modality each : wanted) request.modalities |= 1u << static_cast<unsigned>(each);
   }
-  requests_.emplace(id, std::move(owned));
+  requests_.insert(id, std::move(owned));
   auto placed = place(request);
   if (!placed) return end(request, Failed{std::move(placed.error())});
   request.placed = *placed;
@@ -237,7 +234,7 @@ void Conductor::add_to_workers(Request& request) {
       }
   }
   for (auto& [worker, add] : adds) {
-    request.workers.insert(worker);
+    request.workers.push_back(worker);
     count_request(worker, 1);
     add.request = request.submit.id;
     add.model = request.submit.model;
@@ -265,7 +262,7 @@ void Conductor::end(Request& request, RequestEvent event) {
   request.submit.sink.reset();
   for (const WorkerId worker : request.workers) {
     if (mesh_.to_worker(worker, wire::RemoveRequest{id})) {
-      request.removing.insert(worker);
+      request.removing.push_back(worker);
     } else {
       count_request(worker, -1);
     }
@@ -292,14 +289,14 @@ void Conductor::fail_waiting(Submit& submit, Error error) {
 }
 
 void Conductor::erase_if_removed(RequestId id) {
-  const auto it = requests_.find(id);
-  if (it == requests_.end() || !it->second->ended || !it->second->removing.empty()) return;
+  const Request* const request = find(id);
+  if (!request || !request->ended || !request->removing.empty()) return;
   {
     std::lock_guard lock(state_mutex_);
-    release_replicas(*it->second);
+    release_replicas(*request);
     num_submitted_.fetch_sub(1);
   }
-  requests_.erase(it);
+  requests_.erase(id);
   state_changed_.notify_all();
 }
 

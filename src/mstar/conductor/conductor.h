@@ -24,6 +24,7 @@
 #include "mstar/conductor/frontend.h"
 #include "mstar/conductor/prefix_routes.h"
 #include "mstar/conductor/replica_loads.h"
+#include "mstar/conductor/request_table.h"
 #include "mstar/decl/decl.h"
 #include "mstar/graph/partition_progress.h"
 #include "mstar/wire/messages.h"
@@ -145,8 +146,8 @@ class Conductor final : public Frontend {
     std::vector<std::size_t> replicas;  // chosen, by group
     std::vector<Partition> partitions;
     std::map<decl::PortRef, std::vector<HostValue>> kept;
-    std::set<WorkerId> workers;   // that know of it
-    std::set<WorkerId> removing;  // that have not confirmed the removal
+    // That know of it, and that have not confirmed the removal: few, each once.
+    std::vector<WorkerId> workers, removing;
     Params metadata;
     std::map<WorkerId, std::int64_t> cached_tokens;  // where one counts them
     std::map<decl::ResourceRef, WorkerId> state_at;  // of what moves: who has it, once a walk has used it
@@ -220,7 +221,7 @@ class Conductor final : public Frontend {
   void on(const Ordered& message);
   void count_request(WorkerId worker, int by);  // that the worker has, or has no more
   void unload_if_left(WorkerId worker);
-  Request* find(RequestId id);
+  Request* find(RequestId id) const { return requests_.find(id); }
 
   // conductor_walks.cc: from reports to the next walk
   void on(wire::FragmentReport&& message);
@@ -267,7 +268,7 @@ class Conductor final : public Frontend {
   } counters_;
 
   std::deque<Submit> waiting_;
-  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
+  RequestTable<Request> requests_;
   std::map<std::pair<std::uint32_t, std::vector<WorkerId>>, std::shared_ptr<const graph::PlacedModel>> placements_;
   std::map<std::pair<std::uint32_t, std::size_t>, Prompt> prompts_;  // of (model, group), with Routing::prefix
   std::mt19937_64 random_;

@@ -22,7 +22,7 @@ StepCosts flat(double step_us) {
 }
 
 SimulationReport run(const SimulatedDeployment& deployment, const SimulatedLoad& load) {
-  set_log_level("warning");  // not of each worker that it has loaded
+  set_log_level("warn");  // not of each worker that it has loaded
   auto report = simulate(deployment, load);
   EXPECT_TRUE(report) << report.error().message;
   return report ? std::move(*report) : SimulationReport();
