@@ -5,7 +5,9 @@
 
 Two loads: "chat", replies of 16-512 tokens to prompts of --chats conversations that grow with each turn (prefixes are found again), at each
 --concurrency; and "long", replies of 512 tokens to prompts that share nothing, few at a time (--long-concurrency), where one wrong choice leaves a rank
-idle. Printed for each: tokens a second, the mean and 95 % of the time to an answer's end, prompt tokens that caches held, and how the requests'
+idle; with timed null models (--options '{"step_costs": "bench/costs/long_job.json", "max_rows": 1}' --component null) such a request is a long job of
+many steps of one row. --simulate bench/simulate puts beside each row what the simulator says of the same deployment and load, with its own draws.
+Printed for each: tokens a second, the mean and 95 % of the time to an answer's end, prompt tokens that caches held, and how the requests'
 tokens were shared among the ranks. Only http is spoken; replies come whole.
 """
 import argparse
@@ -80,9 +82,13 @@ def chat_load(args, seed):
     return out
 
 
+def num_long(args):
+    return max(8, args.requests // 8)
+
+
 def long_load(args, seed):
     draw = random.Random(seed)
-    return [([draw.randrange(2, args.vocab) for _ in range(64)], args.reply[1]) for _ in range(max(8, args.requests // 8))]
+    return [([draw.randrange(2, args.vocab) for _ in range(64)], args.reply[1]) for _ in range(num_long(args))]
 
 
 def run(server, load, concurrency, ranks):
@@ -106,6 +112,21 @@ def run(server, load, concurrency, ranks):
             "shares": [round(100 * each / max(1, sum(shares))) for each in shares]}
 
 
+def simulated(args, name, concurrency, routing):
+    """Tokens a second and mean seconds, means over ten seeds."""
+    options = json.loads(args.options)
+    command = [args.simulate, options["step_costs"], "--replicas", str(args.ranks), "--routing", routing, "--clients", str(concurrency), "--seeds", "10"]
+    if "max_rows" in options:
+        command += ["--max-rows", str(options["max_rows"])]
+    if name == "chat":
+        command += ["--requests", str(args.requests), "--chats", str(args.chats), "--prompt", "64", str(args.longest_prompt), "--reply", *map(str, args.reply)]
+    else:
+        command += ["--requests", str(num_long(args)), "--prompt", "64", "64", "--reply", str(args.reply[1]), str(args.reply[1])]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    row = dict(zip(lines[0].split(), lines[1].split()))
+    return f"  | simulated: {float(row['tokens/s']):.0f} tokens/s, mean {row['mean_s']} s, p95 {row['p95_s']} s, cached {row['cached%']}%"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mstar")
@@ -123,6 +144,7 @@ def main():
     parser.add_argument("--long-concurrency", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--routing", nargs="*", default=ROUTINGS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--simulate", help="bench/simulate, for models with the option step_costs")
     args = parser.parse_args()
     loads = [("chat", c, chat_load) for c in args.concurrency] + [("long", c, long_load) for c in args.long_concurrency]
     print(f"{'load':5} {'clients':>7} {'routing':13} {'tokens/s':>9} {'mean s':>8} {'p95 s':>8} {'cached':>7}  share of each rank, %")
@@ -132,7 +154,8 @@ def main():
             result = run(server, make(args, args.seed), concurrency, args.ranks)
             server.stop()
             print(f"{name:5} {concurrency:7} {routing:13} {result['tokens_per_s']:9.0f} {result['mean_s']:8.3f} {result['p95_s']:8.3f} "
-                  f"{100 * result['cached']:6.1f}%  {' / '.join(map(str, result['shares']))}", flush=True)
+                  f"{100 * result['cached']:6.1f}%  {' / '.join(map(str, result['shares']))}"
+                  + (simulated(args, name, concurrency, routing) if args.simulate else ""), flush=True)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ Error failed_by(const std::exception& error) {
 
 Conductor::Conductor(ConductorOptions options, wire::Mesh& mesh)
     : options_(std::move(options)), mesh_(mesh), created_s_(std::time(nullptr)), random_(options_.seed) {
+  find_replicas();
   find_prompts();
   was_ready_ = options_.workers.empty();
 }
@@ -52,8 +53,9 @@ void Conductor::stop() {
   }
   for (auto& message : inbox_.take_all())
     if (auto* submit = std::get_if<Submit>(&message)) waiting_.push_back(std::move(*submit));
-  for (auto& [id, request] : requests_)
-    if (!request->ended) tell(*request->submit.sink, Failed{unavailable("the server stopped")});
+  requests_.for_each([](RequestId, const Request& request) {
+    if (!request.ended) tell(*request.submit.sink, Failed{unavailable("the server stopped")});
+  });
   for (auto& submit : waiting_) tell(*submit.sink, Failed{unavailable("the server stopped")});
   requests_.clear();
   waiting_.clear();
@@ -79,11 +81,6 @@ void Conductor::on_inbox(Inbox& message) {
   const RequestId request = wired ? wire::request_of(*wired) : RequestId();
   // What a plan, an emit or a library throws in one message ends that request, not the loop.
   guarded(request, [&] { std::visit([this](auto&& each) { on(std::move(each)); }, std::move(message)); });
-}
-
-Conductor::Request* Conductor::find(RequestId id) {
-  const auto it = requests_.find(id);
-  return it == requests_.end() ? nullptr : it->second.get();
 }
 
 void Conductor::on(Submit message) { waiting_.push_back(std::move(message)); }
@@ -120,6 +117,7 @@ void Conductor::on(const wire::WorkerReady& message) {
     failures_.erase(message.worker);
     was_ready_ |= ready_.size() == options_.workers.size();
     standings_[message.worker].is_removed = false;  // whoever begins has loaded all
+    note_takes(message.worker);
   }
   state_changed_.notify_all();
   unload_if_left(message.worker);
@@ -131,17 +129,19 @@ void Conductor::on(const wire::WorkerFailed& message) {
     std::lock_guard lock(state_mutex_);
     ready_.erase(message.worker);
     failures_[message.worker] = reason;
+    note_takes(message.worker);
   }
   forget_routes(message.worker);
   state_changed_.notify_all();
   std::vector<RequestId> hit;
-  for (auto& [id, request] : requests_)
-    if (request->workers.count(message.worker)) hit.push_back(id);
+  requests_.for_each([&](RequestId id, const Request& request) {
+    if (std::count(request.workers.begin(), request.workers.end(), message.worker)) hit.push_back(id);
+  });
   for (const RequestId id : hit) {
     Request& request = *find(id);
-    if (!request.ended || request.removing.count(message.worker)) count_request(message.worker, -1);
-    request.workers.erase(message.worker);
-    request.removing.erase(message.worker);
+    const bool removes = std::erase(request.removing, message.worker) > 0;
+    if (!request.ended || removes) count_request(message.worker, -1);
+    std::erase(request.workers, message.worker);
     // If another life of the worker has begun already, the request may have reached that one.
     mesh_.to_worker(message.worker, wire::RemoveRequest{id});
     end(request, Failed{unavailable(reason)});
@@ -156,7 +156,7 @@ void Conductor::on(wire::RequestFailed message) {
 void Conductor::on(const wire::Removed& message) {
   Request* request = find(message.request);
   if (!request || !request->ended) return;
-  if (request->removing.erase(message.worker) > 0) count_request(message.worker, -1);
+  if (std::erase(request->removing, message.worker) > 0) count_request(message.worker, -1);
   erase_if_removed(message.request);
 }
 
@@ -175,9 +175,9 @@ Result<std::shared_ptr<const graph::PlacedModel>> Conductor::place(Request& requ
   const ServedDeployment& served = options_.models[model];
   graph::RequestPlacement placement(*served.compiled, WorkerId());
   for (std::size_t g = 0; g < served.groups.size(); ++g) {
-    MSTAR_TRY_ASSIGN(const WorkerId chosen, choose_replica(request.submit, g));
-    ++load_[{model, g, chosen}];
-    request.replicas.emplace_back(g, chosen);
+    MSTAR_TRY_ASSIGN(const std::size_t replica, choose_replica(request.submit, g));
+    request.replicas.push_back(replica);
+    const WorkerId chosen = served.groups[g].replicas[replica];
     for (const decl::ComponentRef component : served.groups[g].components) {
       if (served.groups[g].walks.empty()) placement.set(component, chosen);
       for (const decl::WalkRef walk : served.groups[g].walks) placement.set(component, walk, chosen);
@@ -199,7 +199,7 @@ void Conductor::begin(Submit submit) {
     request.modalities = 0;
     for (const decl::Modality each : wanted) request.modalities |= 1u << static_cast<unsigned>(each);
   }
-  requests_.emplace(id, std::move(owned));
+  requests_.insert(id, std::move(owned));
   auto placed = place(request);
   if (!placed) return end(request, Failed{std::move(placed.error())});
   request.placed = *placed;
@@ -234,7 +234,7 @@ void Conductor::add_to_workers(Request& request) {
       }
   }
   for (auto& [worker, add] : adds) {
-    request.workers.insert(worker);
+    request.workers.push_back(worker);
     count_request(worker, 1);
     add.request = request.submit.id;
     add.model = request.submit.model;
@@ -262,7 +262,7 @@ void Conductor::end(Request& request, RequestEvent event) {
   request.submit.sink.reset();
   for (const WorkerId worker : request.workers) {
     if (mesh_.to_worker(worker, wire::RemoveRequest{id})) {
-      request.removing.insert(worker);
+      request.removing.push_back(worker);
     } else {
       count_request(worker, -1);
     }
@@ -289,17 +289,14 @@ void Conductor::fail_waiting(Submit& submit, Error error) {
 }
 
 void Conductor::erase_if_removed(RequestId id) {
-  const auto it = requests_.find(id);
-  if (it == requests_.end() || !it->second->ended || !it->second->removing.empty()) return;
-  for (const auto& [group, worker] : it->second->replicas) {
-    const auto load = load_.find({it->second->submit.model, group, worker});
-    if (--load->second == 0) load_.erase(load);
-  }
-  requests_.erase(it);
+  const Request* const request = find(id);
+  if (!request || !request->ended || !request->removing.empty()) return;
   {
     std::lock_guard lock(state_mutex_);
+    release_replicas(*request);
     num_submitted_.fetch_sub(1);
   }
+  requests_.erase(id);
   state_changed_.notify_all();
 }
 
@@ -309,6 +306,16 @@ void Conductor::note_numbers() {
   counters_.running = static_cast<std::int64_t>(requests_.size());
 }
 
-std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> Conductor::load() const { return load_; }
+std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> Conductor::load() const {
+  std::lock_guard lock(state_mutex_);
+  std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> out;
+  for (std::uint32_t model = 0; model < loads_.size(); ++model)
+    for (std::size_t group = 0; group < loads_[model].size(); ++group) {
+      const ReplicaLoads& loads = loads_[model][group];
+      for (std::size_t i = 0; i < loads.size(); ++i)
+        if (loads.load(i) > 0) out[{model, group, loads.worker(i)}] = loads.load(i);
+    }
+  return out;
+}
 
 }  // namespace mstar::conductor

@@ -23,6 +23,8 @@
 #include "mstar/conductor/client_inputs.h"
 #include "mstar/conductor/frontend.h"
 #include "mstar/conductor/prefix_routes.h"
+#include "mstar/conductor/replica_loads.h"
+#include "mstar/conductor/request_table.h"
 #include "mstar/decl/decl.h"
 #include "mstar/graph/partition_progress.h"
 #include "mstar/wire/messages.h"
@@ -141,11 +143,11 @@ class Conductor final : public Frontend {
     std::unique_ptr<decl::Emitter> emitter;  // null where the surface has none
     std::shared_ptr<const graph::PlacedModel> placed;
     Submit submit;
-    std::vector<std::pair<std::size_t, WorkerId>> replicas;  // (group, worker) chosen
+    std::vector<std::size_t> replicas;  // chosen, by group
     std::vector<Partition> partitions;
     std::map<decl::PortRef, std::vector<HostValue>> kept;
-    std::set<WorkerId> workers;   // that know of it
-    std::set<WorkerId> removing;  // that have not confirmed the removal
+    // That know of it, and that have not confirmed the removal: few, each once.
+    std::vector<WorkerId> workers, removing;
     Params metadata;
     std::map<WorkerId, std::int64_t> cached_tokens;  // where one counts them
     std::map<decl::ResourceRef, WorkerId> state_at;  // of what moves: who has it, once a walk has used it
@@ -160,13 +162,14 @@ class Conductor final : public Frontend {
   Result<Submit> make_submit(const decl::ApiRequest& request) const;
   static Submit choice_of(const Submit& first, int choice);
   // Empty when each part of the model has a worker that takes requests. Caller holds state_mutex_.
-  std::string why_not_served(const ServedDeployment& served) const;
+  std::string why_not_served(std::uint32_t model) const;
   std::string why_not_ready() const;
   void close_inputs(RequestId request);     // of a request that has ended
   void forget_submitted(int num_requests);  // that did not get in
 
   // conductor_workers.cc: any thread, which holds state_mutex_
   bool takes_requests(WorkerId worker) const;
+  void note_takes(WorkerId worker);  // after each change of what takes_requests reads
   std::string why_it_takes_none(WorkerId worker) const;
   int leader_of(int rank) const {
     return options_.leaders.empty() ? rank : options_.leaders[static_cast<std::size_t>(rank)];
@@ -201,11 +204,14 @@ class Conductor final : public Frontend {
     PrefixRoutes routes;
   };
   void find_prompts();
+  void find_replicas();
   static PrefixRoutes::Chain chain_of(const Submit& submit, const Prompt& prompt);
   void forget_routes(WorkerId worker);
-  Result<WorkerId> choose_replica(const Submit& submit, std::size_t group);
-  Result<WorkerId> pick_replica(const Submit& submit, std::size_t group, const PrefixRoutes* routes,
-                                const PrefixRoutes::Chain& chain);
+  // Number of the replica, which has the request from then on.
+  Result<std::size_t> choose_replica(const Submit& submit, std::size_t group);
+  std::size_t pick_replica(const Submit& submit, std::size_t group, const PrefixRoutes* routes,
+                           const PrefixRoutes::Chain& chain);
+  void release_replicas(const Request& request);
   void end(Request& request, RequestEvent event);
   void end_after(RequestId request, const std::exception& thrown);  // where it has not ended
   void fail_waiting(Submit& submit, Error error);
@@ -215,7 +221,7 @@ class Conductor final : public Frontend {
   void on(const Ordered& message);
   void count_request(WorkerId worker, int by);  // that the worker has, or has no more
   void unload_if_left(WorkerId worker);
-  Request* find(RequestId id);
+  Request* find(RequestId id) const { return requests_.find(id); }
 
   // conductor_walks.cc: from reports to the next walk
   void on(wire::FragmentReport&& message);
@@ -243,7 +249,7 @@ class Conductor final : public Frontend {
   std::atomic<bool> draining_{false};
   std::mutex open_mutex_;                                              // guards open_
   std::unordered_map<RequestId, std::shared_ptr<ClientInputs>> open_;  // of requests that have not ended
-  mutable std::mutex state_mutex_;                                     // guards the next six
+  mutable std::mutex state_mutex_;                                     // guards the next eight
   std::condition_variable state_changed_;
   std::set<WorkerId> ready_;
   std::map<WorkerId, std::string> failures_;  // of workers that are gone, until they are ready again
@@ -254,16 +260,17 @@ class Conductor final : public Frontend {
     bool is_removed = false;                  // was told to
     int num_requests = 0;
   };
-  std::map<WorkerId, Standing> standings_;
+  std::unordered_map<WorkerId, Standing> standings_;
+  std::vector<std::vector<ReplicaLoads>> loads_;  // live requests, by model and group
+  std::unordered_map<WorkerId, std::vector<std::pair<ReplicaLoads*, std::size_t>>> replicas_of_;  // as which, in loads_
   struct Counters {
     std::int64_t finished = 0, failed = 0, cancelled = 0, running = 0, waiting = 0, tokens = 0, by_prefix = 0;
   } counters_;
 
   std::deque<Submit> waiting_;
-  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
+  RequestTable<Request> requests_;
   std::map<std::pair<std::uint32_t, std::vector<WorkerId>>, std::shared_ptr<const graph::PlacedModel>> placements_;
-  std::map<std::tuple<std::uint32_t, std::size_t, WorkerId>, int> load_;  // live requests by (model, group, replica)
-  std::map<std::pair<std::uint32_t, std::size_t>, Prompt> prompts_;       // of (model, group), with Routing::prefix
+  std::map<std::pair<std::uint32_t, std::size_t>, Prompt> prompts_;  // of (model, group), with Routing::prefix
   std::mt19937_64 random_;
   bool stopping_ = false;
   bool stopped_ = false;

@@ -6,15 +6,14 @@
 
 namespace mstar::conductor {
 
-std::string Conductor::why_not_served(const ServedDeployment& served) const {
-  for (const NodeGroup& group : served.groups) {
-    std::string reason = "no worker runs '" + group.name + "'";
-    bool any = false;
-    for (const WorkerId replica : group.replicas) {
-      any |= takes_requests(replica);
-      reason = why_it_takes_none(replica);
-    }
-    if (!any) return reason;
+std::string Conductor::why_not_served(std::uint32_t model) const {
+  const ServedDeployment& served = options_.models[model];
+  for (std::size_t g = 0; g < served.groups.size(); ++g) {
+    const NodeGroup& group = served.groups[g];
+    // Each submit asks: what to say is made up where there is something to say.
+    if (loads_[model][g].any_takes()) continue;
+    if (group.replicas.empty()) return "no worker runs '" + group.name + "'";
+    return why_it_takes_none(group.replicas.back());
   }
   return {};
 }
@@ -24,8 +23,8 @@ std::string Conductor::why_not_ready() const {
     if (!failures_.empty()) return failures_.begin()->second;
     return std::to_string(ready_.size()) + " of " + std::to_string(options_.workers.size()) + " workers are ready";
   }
-  for (const ServedDeployment& served : options_.models)
-    if (std::string reason = why_not_served(served); !reason.empty()) return reason;
+  for (std::uint32_t model = 0; model < options_.models.size(); ++model)
+    if (std::string reason = why_not_served(model); !reason.empty()) return reason;
   return {};
 }
 
@@ -60,7 +59,7 @@ Result<Conductor::Submit> Conductor::find_served(const decl::ApiRequest& request
                                      std::string(decl::route_name(request.route))))
         .with_field("model");
   std::lock_guard lock(state_mutex_);
-  if (const std::string reason = why_not_served(served); !reason.empty()) return unavailable(reason);
+  if (const std::string reason = why_not_served(out.model); !reason.empty()) return unavailable(reason);
   return out;
 }
 

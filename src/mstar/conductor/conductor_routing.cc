@@ -60,55 +60,54 @@ void Conductor::forget_routes(WorkerId worker) {
   for (auto& [group, prompt] : prompts_) prompt.routes.forget(worker);
 }
 
-Result<WorkerId> Conductor::choose_replica(const Submit& submit, std::size_t g) {
+void Conductor::find_replicas() {
+  for (const ServedDeployment& served : options_.models) {
+    std::vector<ReplicaLoads>& groups = loads_.emplace_back();
+    groups.reserve(served.groups.size());
+    for (const NodeGroup& group : served.groups) groups.emplace_back(group.replicas);
+  }
+  for (std::vector<ReplicaLoads>& groups : loads_)
+    for (ReplicaLoads& group : groups)
+      for (std::size_t i = 0; i < group.size(); ++i) replicas_of_[group.worker(i)].emplace_back(&group, i);
+}
+
+Result<std::size_t> Conductor::choose_replica(const Submit& submit, std::size_t g) {
   const auto prompt = prompts_.find({submit.model, g});
-  if (prompt == prompts_.end()) return pick_replica(submit, g, nullptr, {});
-  const PrefixRoutes::Chain chain = chain_of(submit, prompt->second);
-  auto chosen = pick_replica(submit, g, &prompt->second.routes, chain);
-  if (chosen) prompt->second.routes.note(*chosen, chain);
+  const bool by_prefix = prompt != prompts_.end();
+  const PrefixRoutes::Chain chain = by_prefix ? chain_of(submit, prompt->second) : PrefixRoutes::Chain();
+  std::size_t chosen = 0;
+  {
+    std::lock_guard lock(state_mutex_);
+    if (!loads_[submit.model][g].any_takes()) return unavailable(why_not_served(submit.model));
+    chosen = pick_replica(submit, g, by_prefix ? &prompt->second.routes : nullptr, chain);
+    loads_[submit.model][g].add(chosen);
+  }
+  if (by_prefix) prompt->second.routes.note(options_.models[submit.model].groups[g].replicas[chosen], chain);
   return chosen;
 }
 
-Result<WorkerId> Conductor::pick_replica(const Submit& submit, std::size_t g, const PrefixRoutes* routes,
-                                         const PrefixRoutes::Chain& chain) {
-  struct Candidate {
-    WorkerId worker;
-    int load = 0;
-  };
-  std::vector<Candidate> candidates;
-  std::vector<WorkerId> best;
-  int least = 0;
-  std::lock_guard lock(state_mutex_);
-  const std::vector<WorkerId>& replicas = options_.models[submit.model].groups[g].replicas;
-  if (submit.replica && takes_requests(replicas[*submit.replica % replicas.size()]))
-    return replicas[*submit.replica % replicas.size()];
-  for (const WorkerId replica : replicas) {
-    if (!takes_requests(replica)) continue;
-    const auto at = load_.find({submit.model, g, replica});
-    const int load = at == load_.end() || options_.routing == Routing::random ? 0 : at->second;
-    candidates.push_back({replica, load});
-    if (best.empty() || load < least) {
-      best.clear();
-      least = load;
+// One takes requests.
+std::size_t Conductor::pick_replica(const Submit& submit, std::size_t g, const PrefixRoutes* routes,
+                                    const PrefixRoutes::Chain& chain) {
+  const ReplicaLoads& loads = loads_[submit.model][g];
+  if (submit.replica && loads.takes(*submit.replica % loads.size())) return *submit.replica % loads.size();
+  if (options_.routing == Routing::random) return loads.draw_any(random_);
+  if (routes) {
+    const int most = loads.least() + options_.prefix_excess;
+    const auto knows_most = routes->find(chain, [&](WorkerId worker) {
+      const auto replica = loads.find(worker);
+      return replica && loads.takes(*replica) && loads.load(*replica) <= most;
+    });
+    if (knows_most) {
+      ++counters_.by_prefix;
+      return *loads.find(*knows_most);
     }
-    if (load == least) best.push_back(replica);
   }
-  if (best.empty()) return unavailable(why_not_served(options_.models[submit.model]));
-  WorkerId knows_most;
-  std::pair<int, std::uint64_t> most;  // blocks, and when
-  for (const Candidate& each : candidates) {
-    if (!routes || each.load > least + options_.prefix_excess) continue;
-    const std::pair<int, std::uint64_t> known(routes->num_known(each.worker, chain),
-                                              routes->last_had(each.worker, chain));
-    if (known.first == 0 || known <= most) continue;
-    most = known;
-    knows_most = each.worker;
-  }
-  if (knows_most.valid()) {
-    ++counters_.by_prefix;
-    return knows_most;
-  }
-  return best[best.size() == 1 ? 0 : random_() % best.size()];
+  return loads.draw_least(random_);
+}
+
+void Conductor::release_replicas(const Request& request) {
+  for (std::size_t g = 0; g < request.replicas.size(); ++g) loads_[request.submit.model][g].remove(request.replicas[g]);
 }
 
 }  // namespace mstar::conductor

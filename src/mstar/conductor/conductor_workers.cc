@@ -17,6 +17,12 @@ bool Conductor::takes_requests(WorkerId worker) const {
   return ready_.count(worker) && (standing == standings_.end() || !standing->second.drains);
 }
 
+void Conductor::note_takes(WorkerId worker) {
+  const auto replicas = replicas_of_.find(worker);
+  if (replicas == replicas_of_.end()) return;
+  for (auto& [group, replica] : replicas->second) group->set_takes(replica, takes_requests(worker));
+}
+
 std::string Conductor::why_it_takes_none(WorkerId worker) const {
   const std::string who = "worker " + std::to_string(worker.value);
   if (const auto failure = failures_.find(worker); failure != failures_.end()) return failure->second;
@@ -95,6 +101,7 @@ Result<WorkerInfo> Conductor::order_worker(int rank, WorkerOrder order) {
     standing.drains = true;
     standing.removes |= order == WorkerOrder::remove;
   }
+  note_takes(worker);
   const WorkerInfo out = info_of(rank);
   lock.unlock();
   if (!inbox_.push(Inbox(ordered))) return unavailable("the server is shutting down");
@@ -107,11 +114,14 @@ void Conductor::on(const Ordered& message) {
 }
 
 void Conductor::count_request(WorkerId worker, int by) {
+  bool is_left = false;
   {
     std::lock_guard lock(state_mutex_);
-    standings_[worker].num_requests += by;
+    Standing& standing = standings_[worker];
+    standing.num_requests += by;
+    is_left = standing.removes && standing.num_requests == 0;
   }
-  if (by < 0) unload_if_left(worker);
+  if (is_left) unload_if_left(worker);
 }
 
 void Conductor::unload_if_left(WorkerId worker) {
@@ -121,6 +131,7 @@ void Conductor::unload_if_left(WorkerId worker) {
     if (!standing.removes || standing.num_requests > 0 || !ready_.count(worker)) return;
     standing.is_removed = true;
     ready_.erase(worker);
+    note_takes(worker);
   }
   forget_routes(worker);
   mesh_.to_worker(worker, wire::Unload{});

@@ -42,11 +42,21 @@ int PrefixRoutes::num_known(WorkerId replica, const Chain& chain) const {
   return known;
 }
 
-std::uint64_t PrefixRoutes::last_had(WorkerId replica, const Chain& chain) const {
-  const auto table = tables_.find(replica);
-  if (table == tables_.end() || chain.empty()) return 0;
-  const auto first = table->second.at.find(chain.front());
-  return first == table->second.at.end() ? 0 : first->second->had_at;
+std::optional<WorkerId> PrefixRoutes::find(const Chain& chain, const std::function<bool(WorkerId)>& may) const {
+  std::vector<const Holders*> known;
+  known.reserve(chain.size());
+  for (const std::uint64_t number : chain) {
+    const auto holders = holders_.find(number);
+    if (holders == holders_.end()) break;
+    known.push_back(&holders->second);
+  }
+  for (auto holders = known.rbegin(); holders != known.rend(); ++holders) {
+    const Holder* latest = nullptr;
+    for (const Holder& each : **holders)
+      if ((!latest || each.had_at > latest->had_at) && may(each.replica)) latest = &each;
+    if (latest) return latest->replica;
+  }
+  return std::nullopt;
 }
 
 void PrefixRoutes::note(WorkerId replica, const Chain& chain) {
@@ -57,16 +67,36 @@ void PrefixRoutes::note(WorkerId replica, const Chain& chain) {
   for (auto number = chain.rbegin(); number != chain.rend(); ++number) {
     if (const auto known = table.at.find(*number); known != table.at.end()) {
       table.by_age.splice(table.by_age.begin(), table.by_age, known->second);
-      known->second->had_at = clock_;
+      (*known->second->holders)[known->second->place].had_at = clock_;
       continue;
     }
-    table.by_age.push_front({*number, clock_});
+    Holders& holders = holders_[*number];
+    table.by_age.push_front({*number, &holders, holders.size()});
+    holders.push_back({replica, clock_});
     table.at.emplace(*number, table.by_age.begin());
   }
   while (table.by_age.size() > max_blocks_) {
+    drop(table.by_age.back());
     table.at.erase(table.by_age.back().number);
     table.by_age.pop_back();
   }
+}
+
+// Out of the block's holders.
+void PrefixRoutes::drop(const Block& block) {
+  Holders& holders = *block.holders;
+  const Holder last = holders.back();
+  holders[block.place] = last;
+  tables_.at(last.replica).at.at(block.number)->place = block.place;
+  holders.pop_back();
+  if (holders.empty()) holders_.erase(block.number);
+}
+
+void PrefixRoutes::forget(WorkerId replica) {
+  const auto table = tables_.find(replica);
+  if (table == tables_.end()) return;
+  for (const Block& block : table->second.by_age) drop(block);
+  tables_.erase(table);
 }
 
 std::size_t PrefixRoutes::num_blocks(WorkerId replica) const {

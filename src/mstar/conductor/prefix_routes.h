@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
-#include <map>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -28,26 +29,40 @@ class PrefixRoutes {
 
   // Blocks, the first of the chain, that the replica had.
   int num_known(WorkerId replica, const Chain& chain) const;
-  // When it had the first block; 0: never. Grows with each note().
-  std::uint64_t last_had(WorkerId replica, const Chain& chain) const;
+  // Of the replicas that `may` takes the one that had most of the chain's blocks, and of several the one that had them
+  // last; none when no such replica had the first one. Asked of a replica at most once for each block of the chain.
+  // Cost: O(blocks of the chain + replicas that had those blocks, from the last one on that any had to the one that is
+  // enough).
+  std::optional<WorkerId> find(const Chain& chain, const std::function<bool(WorkerId)>& may) const;
   // The replica gets a prompt. Of its blocks beyond max_blocks those that it had longest ago are forgotten, of one
   // prompt the last ones first.
   void note(WorkerId replica, const Chain& chain);
   // Its cache is gone.
-  void forget(WorkerId replica) { tables_.erase(replica); }
+  void forget(WorkerId replica);
   std::size_t num_blocks(WorkerId replica) const;
 
  private:
+  // Who had a block. Whoever had it had all those before it in its chain: they are noted together, and forgotten from
+  // the end.
+  struct Holder {
+    WorkerId replica;
+    std::uint64_t had_at = 0;
+  };
+  using Holders = std::vector<Holder>;
   struct Block {
     std::uint64_t number = 0;
-    std::uint64_t had_at = 0;
+    Holders* holders = nullptr;
+    std::size_t place = 0;  // in them
   };
   struct Table {
     std::list<Block> by_age;  // the latest first
     std::unordered_map<std::uint64_t, std::list<Block>::iterator> at;
   };
+  void drop(const Block& block);
+
   std::size_t max_blocks_ = kMaxBlocks;
-  std::map<WorkerId, Table> tables_;
+  std::unordered_map<std::uint64_t, Holders> holders_;  // by the block's number; never empty
+  std::unordered_map<WorkerId, Table> tables_;
   std::uint64_t clock_ = 0;
 };
 

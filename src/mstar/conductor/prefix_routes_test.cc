@@ -40,16 +40,88 @@ TEST(PrefixRoutes, KnowsTheLongestBeginningAndWhenItWasHad) {
   const auto chain = PrefixRoutes::chain_of("", count_from(0, 16), kBlock);
   const PrefixRoutes::Chain half(chain.begin(), chain.begin() + 2);
   EXPECT_EQ(routes.num_known(one, chain), 0);
-  EXPECT_EQ(routes.last_had(one, chain), 0u);
+  const auto anyone = [](WorkerId) { return true; };
+  EXPECT_FALSE(routes.find(chain, anyone));
   routes.note(one, half);
   routes.note(two, chain);
   EXPECT_EQ(routes.num_known(one, chain), 2);
   EXPECT_EQ(routes.num_known(two, chain), 4);
-  EXPECT_GT(routes.last_had(two, chain), routes.last_had(one, chain));
+  EXPECT_EQ(routes.find(half, anyone), two);  // as much, and later
   routes.note(one, half);
-  EXPECT_GT(routes.last_had(one, chain), routes.last_had(two, chain));
+  EXPECT_EQ(routes.find(half, anyone), one);
+  EXPECT_EQ(routes.find(chain, anyone), two);  // more
+  EXPECT_EQ(routes.find(chain, [&](WorkerId each) { return each == one; }), one);
+  EXPECT_FALSE(routes.find(chain, [](WorkerId) { return false; }));
   routes.forget(two);
   EXPECT_EQ(routes.num_known(two, chain), 0);
+  EXPECT_EQ(routes.find(chain, anyone), one);
+}
+
+// Beside a plain definition of both: for each replica its blocks by age.
+TEST(PrefixRoutes, FindsWhatLookingAtEachReplicaWouldFind) {
+  constexpr std::size_t kMost = 20;
+  constexpr std::uint32_t kReplicas = 5;
+  std::mt19937 random(3);
+  PrefixRoutes routes(kMost);
+  std::vector<std::map<std::uint64_t, int>> had(kReplicas);  // block to when
+  std::map<std::uint64_t, std::size_t> depth_of;             // a block's place in its chain
+  const auto prompt = [&] {
+    std::vector<std::int32_t> ids = count_from(static_cast<std::int32_t>(random() % 4) * 1000, 8 + random() % 20);
+    if (random() % 2) ids.back() = ids[8] = static_cast<std::int32_t>(random() % 3);
+    return PrefixRoutes::chain_of("", ids, kBlock);
+  };
+  const auto known = [&](std::uint32_t replica, const PrefixRoutes::Chain& chain) {
+    std::pair<int, int> out;  // blocks, and when it had the last of them
+    for (const std::uint64_t block : chain) {
+      const auto at = had[replica].find(block);
+      if (at == had[replica].end()) break;
+      out = {out.first + 1, at->second};
+    }
+    return out;
+  };
+  int num_found = 0;
+  for (int turn = 1; turn < 4000; ++turn) {
+    const auto chain = prompt();
+    const auto forbidden = static_cast<std::uint32_t>(random() % (2 * kReplicas));
+    std::pair<int, int> most;
+    std::optional<WorkerId> wanted;
+    for (std::uint32_t replica = 0; replica < kReplicas; ++replica) {
+      ASSERT_EQ(routes.num_known(WorkerId(replica), chain), known(replica, chain).first);
+      ASSERT_EQ(routes.num_blocks(WorkerId(replica)), had[replica].size());
+      if (replica == forbidden || known(replica, chain) <= most) continue;
+      most = known(replica, chain);
+      wanted = WorkerId(replica);
+    }
+    ASSERT_EQ(routes.find(chain, [&](WorkerId each) { return each.value != forbidden; }), wanted) << turn;
+    num_found += wanted.has_value();
+    const auto to = static_cast<std::uint32_t>(random() % kReplicas);
+    if (random() % 50 == 0) {
+      routes.forget(WorkerId(to));
+      had[to].clear();
+      continue;
+    }
+    routes.note(WorkerId(to), chain);
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      had[to][chain[i]] = turn;
+      depth_of[chain[i]] = i;
+    }
+    // Those that it had longest ago are forgotten, of one prompt the last ones first: blocks deep in a chain.
+    while (had[to].size() > kMost) {
+      std::uint64_t oldest = 0;
+      int when = turn + 1;
+      std::size_t depth = 0;
+      for (const auto& [block, at] : had[to]) {
+        const std::size_t own = depth_of[block];
+        if (at < when || (at == when && own > depth)) {
+          oldest = block;
+          when = at;
+          depth = own;
+        }
+      }
+      had[to].erase(oldest);
+    }
+  }
+  EXPECT_GT(num_found, 2000);
 }
 
 TEST(PrefixRoutes, TablesAreBoundedAndForgetTheEndsOfOldPromptsFirst) {

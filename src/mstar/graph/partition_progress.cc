@@ -82,19 +82,21 @@ Result<std::vector<std::pair<WorkerId, StartPass>>> PartitionProgress::begin(con
     for (const WorkerId worker : placed_->readers(partition_, port)) forget_[worker].push_back(port);
   }
   for (auto& [worker, start] : starts) {
-    start.forget = std::move(forget_[worker]);
-    forget_[worker].clear();
+    const auto untold = forget_.find(worker);
+    if (untold == forget_.end()) continue;
+    start.forget = std::move(untold->second);
+    forget_.erase(untold);
   }
   ++pass_;
   walk_ = next.walk;
   loop_ends_.clear();
   waiting_.clear();
-  for (const auto& [worker, start] : starts) waiting_.insert(worker);
+  for (const auto& [worker, start] : starts) waiting_.push_back(worker);
   return starts;
 }
 
 bool PartitionProgress::on_fragment(WorkerId worker, const FragmentDone& done) {
-  if (done.pass != pass_ || !waiting_.erase(worker)) return false;
+  if (done.pass != pass_ || std::erase(waiting_, worker) == 0) return false;
   for (const decl::PortRef port : done.kept) kept_[port] = done.pass;
   for (const auto& [port, count] : done.produced) produced_[port] += count;
   for (const auto& [port, count] : done.consumed) consumed_[port] = std::max(consumed_[port], count);

@@ -52,7 +52,7 @@ class PartitionProgress {
   std::map<decl::PortRef, std::int64_t> consumed_;
   std::map<std::string, decl::LoopEnd> loop_ends_;
   std::map<WorkerId, std::vector<decl::PortRef>> forget_;  // not told yet
-  std::set<WorkerId> waiting_;
+  std::vector<WorkerId> waiting_;                          // few, each once
   decl::WalkRef walk_;
   decl::WalkRef finished_;
   std::int32_t pass_ = 0;

@@ -6,6 +6,7 @@
 
 #include "mstar/engine/component_body.h"
 #include "mstar/models/text_surface.h"
+#include "mstar/models/toy/timed_body.h"
 
 namespace mstar::models {
 namespace {
@@ -16,8 +17,7 @@ using engine::RowDemand;
 using engine::RowInputs;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kVocab = 1 << 24;  // of prompts; answers use kWords of them
-constexpr std::uint32_t kWords = 10'000;
+constexpr int kVocab = 1 << 24;    // of prompts; answers use few of them
 constexpr int kContext = 1 << 20;  // tokens of a prompt and its answer
 constexpr int kMaxRows = 1024;
 constexpr std::int64_t kMaxStepUs = 10'000'000;
@@ -26,12 +26,6 @@ struct Refs {
   PortRef prompt, token;
   WalkRef prefill, decode;
 };
-
-// Each token follows from the one before it, the first one from the prompt's last one.
-std::int32_t next_token(std::int32_t token, std::uint64_t seed) {
-  const std::uint64_t mixed = (static_cast<std::uint64_t>(token) + seed + 1) * 0x9E3779B97F4A7C15u;
-  return static_cast<std::int32_t>((mixed >> 32) % kWords);
-}
 
 class NullBody final : public engine::ComponentBody {
  public:
@@ -54,7 +48,7 @@ class NullBody final : public engine::ComponentBody {
     for (int r = 0; r < step.num_rows(); ++r) {
       const RowInputs& row = step.row(r);
       const auto ids = row.ports[0].front().host.as<std::int32_t>();  // the prompt, or the last token
-      tokens[r] = next_token(ids.back(), row.params->sampling.seed);
+      tokens[r] = next_null_token(ids.back(), row.params->sampling.seed);
     }
     pace();
     return ok_status();
@@ -104,7 +98,7 @@ Result<std::vector<std::int32_t>> prompt_ids(const ApiRequest& request) {
   return out;
 }
 
-Result<Intake> intake(const Refs& refs, const ApiRequest& request) {
+Result<Intake> intake(const Refs& refs, const ApiRequest& request, int context) {
   const char* const field = request.route == Route::chat_completions ? "messages"
                             : request.route == Route::completions    ? "prompt"
                                                                      : "text";
@@ -114,10 +108,10 @@ Result<Intake> intake(const Refs& refs, const ApiRequest& request) {
   if (ids.empty()) return invalid_request(std::string("'") + field + "' is empty; say something").with_field(field);
   auto& max_tokens = out.params.sampling.max_tokens;
   if (max_tokens < 0) max_tokens = 16;
-  if (static_cast<std::int64_t>(ids.size()) + max_tokens > kContext)
+  if (static_cast<std::int64_t>(ids.size()) + max_tokens > context)
     return std::move(std::move(invalid_request("the prompt has " + std::to_string(ids.size()) +
                                                " tokens and max_tokens is " + std::to_string(max_tokens) +
-                                               "; both must fit into " + std::to_string(kContext)))
+                                               "; both must fit into " + std::to_string(context)))
                          .with_field(field))
         .with_reason(kContextExceeded);
   MSTAR_TRY_ASSIGN(const std::int64_t seed, request.fields.get_int("seed", 0));  // the same answer without one, too
@@ -131,20 +125,36 @@ Result<Intake> intake(const Refs& refs, const ApiRequest& request) {
 
 std::string word(std::int32_t token) { return " " + std::to_string(token); }
 
-}  // namespace
-
-std::string null_model_text(std::span<const std::int32_t> prompt, std::uint64_t seed, int num_tokens) {
-  std::string out;
-  std::int32_t token = prompt.back();
-  for (int i = 0; i < num_tokens; ++i) out += word(token = next_token(token, seed));
-  return out;
-}
-
-Result<Decl> declare_null_model(const ModelSource& source) {
+// The component that answers: at once or every so often, or as a table says.
+Result<DeviceComponent> null_component(const ModelSource& source) {
   MSTAR_TRY_ASSIGN(const std::int64_t step_us, source.options.get_int("step_us", 0));
   if (step_us < 0 || step_us > kMaxStepUs)
     return bad_model("the option step_us must be from 0 to " + std::to_string(kMaxStepUs));
-  Decl d(source.name);
+  return DeviceComponent{
+      .name = "null",
+      .build =
+          [step_us](engine::BuildContext&) {
+            return Result<std::unique_ptr<engine::ComponentBody>>(std::make_unique<NullBody>(step_us));
+          },
+      .max_batch_rows = kMaxRows,
+      .run_ahead = false};
+}
+
+DeviceComponent timed_component(const Refs& r, ResourceRef kv, const TimedModel& timed) {
+  const TimedRefs refs{r.prompt, r.token, kv};
+  return {.name = "null",
+          .build =
+              [=](engine::BuildContext& build) {
+                return Result<std::unique_ptr<engine::ComponentBody>>(
+                    make_timed_body(refs, timed.costs, timed.timer, build.device));
+              },
+          .uses = {kv},
+          .max_batch_rows = timed.max_rows,
+          .max_batch_tokens = timed.costs->step_tokens,
+          .chunked_prefill = true};
+}
+
+Refs add_ports(Decl& d) {
   Refs r;
   r.prompt = d.port({.name = "prompt", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {FromRequest{}}});
   r.token = d.port({.name = "token",
@@ -152,24 +162,64 @@ Result<Decl> declare_null_model(const ModelSource& source) {
                     .axes = {{"one", 1}},
                     .travel = {Keep{}, ToClient{Modality::text, "utf8"}},
                     .counts_token = true});
-  const auto body = d.component(DeviceComponent{.name = "null",
-                                                .build =
-                                                    [step_us](engine::BuildContext&) {
-                                                      return Result<std::unique_ptr<engine::ComponentBody>>(
-                                                          std::make_unique<NullBody>(step_us));
-                                                    },
-                                                .max_batch_rows = kMaxRows,
-                                                .run_ahead = false});
+  return r;
+}
+
+void add_walks(Decl& d, Refs r, ComponentRef body, int context) {
   r.prefill = d.walk("prefill", Run{body, {r.prompt}, {r.token}});
-  r.decode = d.walk("decode", Loop{.name = "decode", .body = {Run{body, {r.token}, {r.token}}}, .at_most = kContext});
+  r.decode = d.walk("decode", Loop{.name = "decode", .body = {Run{body, {r.token}, {r.token}}}, .at_most = context});
   d.partition(
       {.walks = {r.prefill, r.decode}, .plan = [r](const RequestParams&) { return std::make_unique<NullPlan>(r); }});
   for (const Route route : {Route::generate, Route::completions, Route::chat_completions})
     d.surface({.route = route,
-               .intake = [r](const ApiRequest& request) { return intake(r, request); },
+               .intake = [r, context](const ApiRequest& request) { return intake(r, request, context); },
                .emit = [](PortRef, const HostValue& value, const RequestParams&) -> Result<Chunk> {
                  return Chunk{Modality::text, "utf8", HostValue::utf8(word(value.as<std::int32_t>()[0]))};
                }});
+}
+
+}  // namespace
+
+std::string null_model_text(std::span<const std::int32_t> prompt, std::uint64_t seed, int num_tokens) {
+  std::string out;
+  std::int32_t token = prompt.back();
+  for (int i = 0; i < num_tokens; ++i) out += word(token = next_null_token(token, seed));
+  return out;
+}
+
+Decl declare_timed_model(const std::string& name, const TimedModel& timed) {
+  Decl d(name);
+  const Refs r = add_ports(d);
+  const ResourceRef kv = d.resource(PagedKv{.name = "kv",
+                                            .layers = 1,
+                                            .kv_heads = 1,
+                                            .head_dim = 1,
+                                            .max_tokens_per_request = timed.context_tokens,
+                                            .prefix_cache = timed.prefix_cache,
+                                            .pool_tokens = timed.kv_tokens});
+  add_walks(d, r, d.component(timed_component(r, kv, timed)), timed.context_tokens);
+  return d;
+}
+
+Result<Decl> declare_null_model(const ModelSource& source) {
+  if (source.options.has("step_costs")) {
+    TimedModel timed{.timer = std::make_shared<SleepingTimer>()};
+    MSTAR_TRY_ASSIGN(const std::string file, source.options.get_string("step_costs", ""));
+    MSTAR_TRY_ASSIGN(StepCosts costs, read_step_costs(file));
+    timed.costs = std::make_shared<const StepCosts>(std::move(costs));
+    MSTAR_TRY_ASSIGN(const std::int64_t rows, source.options.get_int("max_rows", timed.max_rows));
+    if (rows < 1 || rows > kMaxRows)
+      return bad_model("the option max_rows must be from 1 to " + std::to_string(kMaxRows));
+    timed.max_rows = static_cast<int>(rows);
+    MSTAR_TRY_ASSIGN(timed.kv_tokens, source.options.get_int("kv_tokens", 0));
+    if (timed.kv_tokens < 0) return bad_model("the option kv_tokens must not be negative");
+    MSTAR_TRY_ASSIGN(timed.prefix_cache, source.options.get_bool("prefix_cache", true));
+    return declare_timed_model(source.name, timed);
+  }
+  Decl d(source.name);
+  const Refs r = add_ports(d);
+  MSTAR_TRY_ASSIGN(DeviceComponent component, null_component(source));
+  add_walks(d, r, d.component(std::move(component)), kContext);
   return d;
 }
 
