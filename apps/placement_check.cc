@@ -90,15 +90,18 @@ Status check_apart(const Placed& together, const Placed& other) {
   return ok_status();
 }
 
-bool is_cut(const Placed& placed) {
-  return std::any_of(placed.group->components.begin(), placed.group->components.end(),
-                     [&](decl::ComponentRef each) { return placed.model->decl->at(each).device().tensor_parallel; });
+// Whether it has pools that are cut where its ranks are several.
+bool has_cut_pools(const Placed& placed) {
+  return std::any_of(placed.group->components.begin(), placed.group->components.end(), [&](decl::ComponentRef each) {
+    const decl::DeviceComponent& spec = placed.model->decl->at(each).device();
+    return spec.tensor_parallel && !spec.uses.empty();
+  });
 }
 
 // A rank has one set of pools of a model, cut for the group or whole.
 Status check_cut(const Placed& together, const Placed& other) {
   if (other.model != together.model || other.in_step() || !together.has(other.ranks->front())) return ok_status();
-  if (!is_cut(together) || !is_cut(other)) return ok_status();
+  if (!has_cut_pools(other)) return ok_status();
   return invalid_request("rank " + std::to_string(other.ranks->front()) + " holds a part of " + together.describe() +
                          ", so it cannot hold the whole of " + other.describe() +
                          " too; give both the same ranks and tp_size");

@@ -238,7 +238,8 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                             .capture = {.rows = on_cuda ? kCapturedWindows : std::vector<int>()},
                                             .compute = compute,
                                             .max_batch_rows = on_cuda ? kEncoderRows : 1,
-                                            .run_ahead = false});  // decoders' steps come between two of its own
+                                            .run_ahead = false,  // decoders' steps come between two of its own
+                                            .tensor_parallel = true});
   out.cross = d.component(DeviceComponent{.name = "cross",
                                           .build = build_whisper_cross(r),
                                           .homes = {"cross."},
@@ -246,7 +247,8 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                           .capture = {.rows = on_cuda ? kCapturedWindows : std::vector<int>()},
                                           .compute = compute,
                                           .max_batch_rows = on_cuda ? kEncoderRows : 1,
-                                          .run_ahead = false});  // a context cannot be taken back
+                                          .run_ahead = false,  // a context cannot be taken back
+                                          .tensor_parallel = true});
   // listen and prompt; decode. Steps of both are graphs, one of their mixture would not be.
   const std::vector<decl::CombinedWalks> apart = {{"prompts", {kListen, kPrompt}}, {"answers", {kDecode}}};
   out.decoder = d.component(DeviceComponent{.name = "decoder",
@@ -259,7 +261,8 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                             .max_batch_tokens = on_cuda ? 2048 : 512,
                                             // On the CPU its rules are kept on the host, token by token.
                                             .run_ahead = on_cuda,
-                                            .combined = on_cuda ? apart : std::vector<decl::CombinedWalks>()});
+                                            .combined = on_cuda ? apart : std::vector<decl::CombinedWalks>(),
+                                            .tensor_parallel = true});
   return out;
 }
 

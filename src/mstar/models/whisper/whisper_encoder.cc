@@ -91,7 +91,8 @@ class Encoder final : public engine::ComponentBody {
   static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
     auto out = std::unique_ptr<Encoder>(new Encoder(refs));
     const WhisperConfig& c = *refs.config;
-    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.batch_invariant};
+    const nn::LoadContext context = load_context(build, c);
+    MSTAR_TRY_ASSIGN(out->part_, Part::of(c, context.ranks));
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     out->max_rows_ = build.limits.max_rows;
     MSTAR_TRY_ASSIGN(out->conv1_, load_conv(context, "encoder.conv1.weight", {c.dim, c.num_mels, 3}, c));
@@ -101,8 +102,8 @@ class Encoder final : public engine::ComponentBody {
     MSTAR_TRY_ASSIGN(out->positions_, nn::load_f32(context, "encoder.positions", {c.audio_positions, c.dim}));
     for (int layer = 0; layer < c.encoder_layers; ++layer) {
       const std::string name = "encoder.layer." + std::to_string(layer);
-      MSTAR_TRY_ASSIGN(Attention attention, Attention::load(context, name + ".self", "qkv", 3, c));
-      MSTAR_TRY_ASSIGN(FeedForward ffn, FeedForward::load(context, name + ".ffn", c));
+      MSTAR_TRY_ASSIGN(Attention attention, Attention::load(context, name + ".self", "qkv", 3, c, out->part_));
+      MSTAR_TRY_ASSIGN(FeedForward ffn, FeedForward::load(context, name + ".ffn", c, out->part_));
       out->layers_.push_back({std::move(attention), std::move(ffn)});
     }
     MSTAR_TRY_ASSIGN(out->norm_, nn::LayerNorm::load(context, "encoder.norm", c.dim));
@@ -133,7 +134,7 @@ class Encoder final : public engine::ComponentBody {
     const DType between = c_.activations();
     const std::size_t stem = elements(between, c_.window_frames() * dim);
     const std::size_t layer =
-        elements(between, tokens * dim) + elements(between, tokens * std::max<std::int64_t>(3 * dim, c_.ffn_dim));
+        elements(between, tokens * dim) + elements(between, tokens * std::max(3 * part_.width(), part_.num_units()));
     return (c_.on_cuda() ? floats(tokens * dim) : 0) + std::max(stem, layer) + scratch_bytes(rows);
   }
   DType activations() const override { return c_.activations(); }
@@ -193,27 +194,29 @@ class Encoder final : public engine::ComponentBody {
     TensorView normed = ops.temporary(ops.activations, {tokens, c_.dim});
     Status ran;
     if ((part - 1) % 2 == 0) {
-      TensorView qkv = ops.temporary(ops.activations, {tokens, 3 * c_.dim});
+      TensorView qkv = ops.temporary(ops.activations, {tokens, 3 * part_.width()});
+      // The rows that went into the projection are needed no more.
+      const TensorView mixed(normed.pointer, normed.dtype, {tokens, part_.width()}, normed.device);
       MSTAR_TRY(layer.attention.norm.run(ops, x, normed));
       DenseAttentionArgs attention{
-          .q = heads_of(qkv, 0, c_),
-          .k = heads_of(qkv, 1, c_),
-          .v = heads_of(qkv, 2, c_),
+          .q = heads_of(qkv, 0, part_),
+          .k = heads_of(qkv, 1, part_),
+          .v = heads_of(qkv, 2, part_),
           .rows = {row_offsets_.view().data<std::int32_t>(), step.num_rows(), static_cast<int>(tokens)},
           .scale = scale_of(c_),
-          .out = as_heads(normed, c_)};
+          .out = as_heads(mixed, part_)};
       const nn::Linear& in = layer.attention.in;
       if (c_.adds_biases_late()) {
         MSTAR_TRY(in.multiply(ops, normed, qkv));
-        attention.q_bias = bias_of(in.bias(), 0, c_);
-        attention.v_bias = bias_of(in.bias(), 2, c_);
+        attention.q_bias = bias_of(in.bias(), 0, part_);
+        attention.v_bias = bias_of(in.bias(), 2, part_);
       } else {
         MSTAR_TRY(in.run(ops, normed, qkv));
       }
       MSTAR_TRY(attention_dense(ops, attention));
-      ran = layer.attention.out.run(ops, normed, x, Activation::none, x);
+      ran = layer.attention.out.run(ops, mixed, x, Activation::none, x);
     } else {
-      TensorView hidden = ops.temporary(ops.activations, {tokens, c_.ffn_dim});
+      TensorView hidden = ops.temporary(ops.activations, {tokens, part_.num_units()});
       ran = layer.ffn.run(ops, x, normed, hidden);
     }
     ops.arena.rewind(mark);
@@ -223,7 +226,8 @@ class Encoder final : public engine::ComponentBody {
   std::size_t scratch_bytes(int rows) const {
     const std::int64_t tokens = static_cast<std::int64_t>(rows) * c_.audio_positions;
     std::size_t bytes =
-        c_.on_cuda() ? 0 : attention_dense_workspace_bytes(tokens, c_.heads, c_.head_dim(), num_threads_, rows);
+        c_.on_cuda() ? 0
+                     : attention_dense_workspace_bytes(tokens, part_.num_heads(), c_.head_dim(), num_threads_, rows);
     for (const Layer& layer : layers_) {
       bytes = std::max({bytes, layer.ffn.up.workspace_bytes(tokens, num_threads_),
                         layer.ffn.down.workspace_bytes(tokens, num_threads_),
@@ -270,6 +274,7 @@ class Encoder final : public engine::ComponentBody {
 
   WhisperRefs refs_;
   const WhisperConfig& c_;
+  Part part_;
   int num_threads_ = 1;
   int max_rows_ = 1;
   LinearWeight conv1_, conv2_;
@@ -287,11 +292,12 @@ class CrossWriter final : public engine::ComponentBody {
   static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
     auto out = std::unique_ptr<CrossWriter>(new CrossWriter(refs));
     const WhisperConfig& c = *refs.config;
-    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.batch_invariant};
+    const nn::LoadContext context = load_context(build, c);
+    MSTAR_TRY_ASSIGN(out->part_, Part::of(c, context.ranks));
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     for (int layer = 0; layer < c.decoder_layers; ++layer) {
-      MSTAR_TRY_ASSIGN(nn::Linear kv,
-                       nn::Linear::load(context, "cross.layer." + std::to_string(layer) + ".kv", 2 * c.dim, c.dim));
+      MSTAR_TRY_ASSIGN(nn::Linear kv, nn::Linear::load(context, "cross.layer." + std::to_string(layer) + ".kv",
+                                                       2 * c.dim, c.dim, true, out->part_.outputs(2, c.dim)));
       out->layers_.push_back(std::move(kv));
     }
     out->max_rows_ = build.limits.max_rows;
@@ -314,8 +320,8 @@ class CrossWriter final : public engine::ComponentBody {
   std::vector<engine::CaptureSpec> captures() const override { return {{.row = demand(&any_states_)}}; }
   std::size_t workspace_bytes(int rows, int) const override {
     const std::int64_t tokens = static_cast<std::int64_t>(rows) * c_.audio_positions;
-    return elements(c_.activations(), tokens * 2 * c_.dim) + layers_.front().workspace_bytes(tokens, num_threads_) +
-           4096;
+    return elements(c_.activations(), tokens * 2 * part_.width()) +
+           layers_.front().workspace_bytes(tokens, num_threads_) + 4096;
   }
   DType activations() const override { return c_.activations(); }
   int num_slices() const override { return c_.on_cuda() ? 1 : c_.decoder_layers; }
@@ -346,15 +352,15 @@ class CrossWriter final : public engine::ComponentBody {
     OpContext& ops = step.ops();
     auto& cross = static_cast<resource::CrossKvPool&>(step.resource(refs_.cross_kv));
     const auto mark = ops.arena.mark();
-    TensorView kv = ops.temporary(ops.activations, {step.input(0).dim(0), 2 * c_.dim});
+    TensorView kv = ops.temporary(ops.activations, {step.input(0).dim(0), 2 * part_.width()});
     const nn::Linear& both = layers_[static_cast<std::size_t>(layer)];
-    KvStoreArgs store{.keys = heads_of(kv, 0, c_),
-                      .values = heads_of(kv, 1, c_),
+    KvStoreArgs store{.keys = heads_of(kv, 0, part_),
+                      .values = heads_of(kv, 1, part_),
                       .rows = cross.contexts(step.plan_slot()),
                       .kv = cross.view(layer, step.plan_slot())};
     if (c_.adds_biases_late()) {
       MSTAR_TRY(both.multiply(ops, step.input(0), kv));
-      store.value_bias = bias_of(both.bias(), 1, c_);
+      store.value_bias = bias_of(both.bias(), 1, part_);
     } else {
       MSTAR_TRY(both.run(ops, step.input(0), kv));
     }
@@ -364,6 +370,7 @@ class CrossWriter final : public engine::ComponentBody {
   }
   WhisperRefs refs_;
   const WhisperConfig& c_;
+  Part part_;
   int num_threads_ = 1;
   int max_rows_ = 1;
   std::vector<nn::Linear> layers_;
