@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mstar/nn/rms_norm.h"
+#include "mstar/nn/row_split.h"
 #include "mstar/nn/vocabulary.h"
 #include "mstar/ops/last_rows/last_rows.h"
 #include "mstar/ops/sample/sample.h"
@@ -35,7 +36,9 @@ class TextDecoder final : public engine::ComponentBody {
                                   .pool = build.pool,
                                   .batch_invariant = c.batch_invariant,
                                   .keep_blocks = c.keep_blocks,
-                                  .ranks = build.ranks()};
+                                  .ranks = build.ranks(),
+                                  .sequence = build.sequence()};
+    out->sequence_ = context.sequence;
     MSTAR_TRY_ASSIGN(out->ids_, nn::Vocabulary::of(c.vocab, context.ranks));
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     MSTAR_TRY_ASSIGN(out->embedding_,
@@ -98,9 +101,9 @@ class TextDecoder final : public engine::ComponentBody {
   std::size_t workspace_bytes(int rows, int tokens) const override {
     const TextDecoderConfig& c = *refs_.config;
     const std::int64_t r = rows;
-    return floats(static_cast<std::int64_t>(tokens) * c.dim) + nn::Residual::workspace_bytes(tokens, c.dim) +
-           2 * floats(r * c.dim) + floats(r * c.vocab) + floats(r) + static_cast<std::size_t>(r) * 256 +
-           ids_.workspace_bytes(r) +
+    return floats(nn::RowSplit::most_padded_rows(tokens, sequence_) * c.dim) +
+           nn::Residual::workspace_bytes(tokens, c.dim) + 2 * floats(r * c.dim) + floats(r * c.vocab) + floats(r) +
+           static_cast<std::size_t>(r) * 256 + ids_.workspace_bytes(r) +
            std::max({stack_->workspace_bytes(rows, tokens, num_threads_), head().workspace_bytes(rows, num_threads_),
                      sample_workspace_bytes(c.vocab, num_threads_)});
   }
@@ -152,15 +155,20 @@ class TextDecoder final : public engine::ComponentBody {
     OpContext& ops = step.ops();
     auto& kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.kv));
     const std::int64_t tokens = step.token_offsets().back();
-    nn::Residual x(ops, ops.temporary(DType::f32, {tokens, refs_.config->dim}));
+    const nn::RowSplit split(tokens, sequence_);
+    const AxisRange own = split.own();
+    const TensorView stream = ops.temporary(DType::f32, {split.padded_rows(), refs_.config->dim});
+    nn::Residual x(ops, stream.slice(own.begin, own.end));
     const TensorView positions(const_cast<std::int32_t*>(kv.positions(step.plan_slot())), DType::i32, {tokens},
                                ops.device.id());
-    MSTAR_TRY(ids_.embed(ops, {.ids = step.input(0), .tied = &embedding_.weight(), .out = x.x()}));
-    const bool each_draws = each_token_draws(step);
+    const TensorView ids = split.is_split() ? step.input(0).slice(own.begin, own.end) : step.input(0);
+    MSTAR_TRY(ids_.embed(ops, {.ids = ids, .tied = &embedding_.weight(), .out = x.x()}));
+    const bool each_draws = each_token_draws(step) && !split.is_split();
     MSTAR_TRY(stack_->run(step, x, positions, each_draws ? head_reader() : nn::Residual::Reader{}));
+    MSTAR_TRY(nn::gather_rows(ops, split, stream));
     if (drawn.empty()) return ok_status();
     const TensorView logits = step.border(kLogits).slice(0, static_cast<std::int64_t>(drawn.size()));
-    if (!each_draws) return logits_of_last(step, x.x(), drawn, logits);
+    if (!each_draws) return logits_of_last(step, stream.slice(0, tokens), drawn, logits);
     MSTAR_TRY(x.norm(ops, norm_));
     return ids_.run_head(ops, head(), x.normed(), logits);
   }
@@ -256,6 +264,7 @@ class TextDecoder final : public engine::ComponentBody {
   std::vector<TensorView> raw_;                                     // of the rows of one forward that end
   Value any_token_ = HostValue::i32(std::vector<std::int32_t>{0});  // what captured rows are recorded with
   int num_threads_ = 1;
+  Ranks sequence_;
   nn::Vocabulary ids_;
   nn::Linear embedding_, head_;
   std::unique_ptr<DecoderStack> stack_;

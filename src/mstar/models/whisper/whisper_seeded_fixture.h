@@ -25,12 +25,12 @@ inline const fs::path kGolden = fs::path(MSTAR_SOURCE_DIR) / "tests/golden/whisp
 // One checkpoint with the tokenizer that the formats share, and its components as engines on the CPU.
 class Seeded {
  public:
-  explicit Seeded(const std::string& format, const std::string& storage = "stored", Communicator* group = nullptr) {
+  explicit Seeded(const std::string& format, const std::string& storage = "stored", const MeshEnds& group = {}) {
     const Status built = build(format, storage, group);
     EXPECT_TRUE(built) << built.error().message;
   }
   // What a model that cannot be built says.
-  static Status fault(const std::string& format, Communicator* group) {
+  static Status fault(const std::string& format, const MeshEnds& group) {
     Seeded model;
     return model.build(format, "stored", group);
   }
@@ -89,7 +89,7 @@ class Seeded {
  private:
   Seeded() = default;
 
-  Status build(const std::string& format, const std::string& storage, Communicator* group) {
+  Status build(const std::string& format, const std::string& storage, const MeshEnds& group) {
     static std::atomic<int> num_made = 0;
     directory_ = fs::temp_directory_path() / ("mstar_whisper_" + format + "_" + storage + "_" +
                                               std::to_string(getpid()) + "_" + std::to_string(++num_made));
@@ -107,16 +107,17 @@ class Seeded {
     device_ = make_cpu_device();
     buffers_ = std::make_shared<engine::BufferPool>(*device_);
     MSTAR_TRY_ASSIGN(weights::WeightMap map, weights::WeightMap::create(checkpoint_, decl_->weight_rules()));
-    const resource::PoolLimits limits{
-        .max_requests = 4, .max_rows = 4, .max_tokens = 64, .head_shards = ranks_of(group).size};
+    const resource::PoolLimits limits{.max_requests = 4, .max_rows = 4, .max_tokens = 64};
     std::vector<decl::ComponentRef> components;
     for (const char* name : {"encoder", "cross", "decoder"}) components.push_back(decl_->find_component(name));
-    MSTAR_TRY_ASSIGN(resources_, engine::ResourceSet::build(*decl_, components, limits, *device_));
+    MSTAR_TRY_ASSIGN(resources_, engine::ResourceSet::build(*decl_, components, limits, *device_, group.size()));
     for (const decl::ComponentRef component : components) {
-      MSTAR_TRY_ASSIGN(auto made, engine::Engine::create(
-                                      *decl_, component,
-                                      {.limits = limits, .buffers = buffers_, .pool = &pool_, .communicator = group},
-                                      resources_, map, *device_));
+      resource::PoolLimits own = limits;
+      own.head_shards = decl::head_shards(decl_->at(component).device(), group.size());
+      MSTAR_TRY_ASSIGN(
+          auto made,
+          engine::Engine::create(*decl_, component, {.limits = own, .buffers = buffers_, .pool = &pool_, .mesh = group},
+                                 resources_, map, *device_));
       engines_.push_back(std::move(made));
     }
     const std::string homes[] = {"encoder.", "cross.", "decoder."};
