@@ -116,10 +116,12 @@ Status check_units(const Placed& placed) {
     for (const decl::SharedUnits& units : spec.shared_units) {
       const int shards = units.are_heads ? decl::head_shards(spec, mesh) : decl::weight_shards(spec, mesh);
       if (units.count % shards == 0 || (units.may_repeat && shards % units.count == 0)) continue;
+      const std::string over = shards == mesh.tensor     ? "tp_size"
+                               : shards == mesh.sequence ? "sp_size"
+                                                         : "tp_size x sp_size";
       return invalid_request("'" + spec.name + "' of '" + placed.model->config.name + "' has " +
-                             std::to_string(units.count) + " " + units.name + ", which do not divide over " +
-                             (shards == mesh.tensor ? "tp_size" : "tp_size x sp_size") + " = " +
-                             std::to_string(shards) + " ranks");
+                             std::to_string(units.count) + " " + units.name + ", which do not divide over " + over +
+                             " = " + std::to_string(shards) + " ranks");
     }
   }
   return ok_status();

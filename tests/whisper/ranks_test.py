@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A real Whisper cut over ranks hears what one rank hears: whisper-tiny.en, whose six heads go over two ranks and over three.
+"""A real Whisper cut over ranks hears what one rank hears: whisper-tiny.en, whose six heads go over two ranks and over three,
+and whose positions over two.
 
 Usage: ranks_test.py PATH_TO_MSTAR [unittest options]. Skipped without the weights in the user's cache or the clip.
 """
@@ -42,9 +43,9 @@ class Ranks(unittest.TestCase):
     def test_the_same_transcript(self):
         alone = self.heard()
         self.assertGreater(len("".join(text for _, _, text in alone)), 40)
-        for size in (2, 3):
-            with self.subTest(tp_size=size):
-                self.assertEqual(self.heard(tp_size=size), alone)
+        for mesh in ({"tp_size": 2}, {"tp_size": 3}, {"sp_size": 2}, {"tp_size": 3, "sp_size": 2}):
+            with self.subTest(**mesh):
+                self.assertEqual(self.heard(**mesh), alone)
 
 
 if __name__ == "__main__":

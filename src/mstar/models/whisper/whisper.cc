@@ -243,6 +243,7 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                             .max_batch_rows = on_cuda ? kEncoderRows : 1,
                                             .run_ahead = false,  // decoders' steps come between two of its own
                                             .tensor_parallel = true,
+                                            .sequence_parallel = true,
                                             .shared_units = units});
   out.cross = d.component(DeviceComponent{.name = "cross",
                                           .build = build_whisper_cross(r),

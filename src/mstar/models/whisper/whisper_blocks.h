@@ -21,7 +21,8 @@ inline nn::LoadContext load_context(const engine::BuildContext& build, const Whi
           .storage = c.storage,
           .pool = build.pool,
           .batch_invariant = c.batch_invariant,
-          .ranks = build.ranks()};
+          .ranks = build.ranks(),
+          .sequence = build.sequence()};
 }
 
 // A rank's part of the heads and of the feed-forward's units; alone: all.

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "mstar/device/cpu/thread_communicator.h"
+#include "mstar/device/rank_mesh.h"
 #include "mstar/models/whisper/whisper_seeded_fixture.h"
 
 namespace mstar::models {
@@ -82,21 +83,23 @@ std::vector<float> own_heads(const std::vector<float>& whole, Ranks ranks) {
   return {whole.begin() + own * ranks.rank, whole.begin() + own * (ranks.rank + 1)};
 }
 
-class WhisperRanks : public testing::TestWithParam<const char*> {};
-
-TEST_P(WhisperRanks, GiveWhatOneGivesAlone) {
+void expect_what_one_gives(const std::string& format, MeshSize mesh_size) {
   std::ifstream file(kGolden / "greedy.json");
   const auto greedy = nlohmann::json::parse(file)["float"]["plain"];
   const auto prompt = greedy["prompt"].get<std::vector<std::int32_t>>();
   const auto tokens = greedy["tokens"].get<std::vector<std::int32_t>>();
-  Seeded alone(GetParam(), "stored");
+  Seeded alone(format, "stored");
   const Heard wanted = hear(alone, prompt, tokens.size());
   EXPECT_EQ(wanted.tokens, tokens);
   Heard got[2];
-  on_ranks(2, [&](Communicator& end) {
-    Seeded model(GetParam(), "stored", &end);
-    got[end.rank()] = hear(model, prompt, tokens.size());
-  });
+  const RankMesh mesh = RankMesh::of_threads(mesh_size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      Seeded model(format, "stored", mesh.ends(rank));
+      got[rank] = hear(model, prompt, tokens.size());
+    });
+  for (std::thread& each : threads) each.join();
   for (const Heard& each : got) {
     EXPECT_EQ(each.states, got[0].states);
     EXPECT_EQ(each.scores, got[0].scores);
@@ -105,6 +108,8 @@ TEST_P(WhisperRanks, GiveWhatOneGivesAlone) {
     EXPECT_EQ(each.num_used, 0);
   }
   EXPECT_LT(worst_error(got[0].states, wanted.states), kTolerance);
+  // Positions that are split are computed as they were.
+  if (mesh_size.tensor == 1) EXPECT_EQ(got[0].states, wanted.states);
   EXPECT_LT(worst_error(got[0].scores, wanted.scores), kTolerance);
   EXPECT_LT(worst_error(got[0].languages, wanted.languages), kTolerance);
   EXPECT_LT(worst_error({got[0].no_speech}, {wanted.no_speech}), kTolerance);
@@ -112,6 +117,13 @@ TEST_P(WhisperRanks, GiveWhatOneGivesAlone) {
     for (std::size_t i = 0; i < wanted.cross.size(); ++i)
       EXPECT_LT(worst_error(got[rank].cross[i], own_heads(wanted.cross[i], {rank, 2})), kTolerance) << rank << i;
 }
+
+class WhisperRanks : public testing::TestWithParam<const char*> {};
+
+TEST_P(WhisperRanks, GiveWhatOneGivesAlone) { expect_what_one_gives(GetParam(), {.tensor = 2}); }
+
+// The encoder's positions are split; what has no sequence of its own is cut over both ranks.
+TEST_P(WhisperRanks, GiveItWhereTheySplitTheEncodersPositions) { expect_what_one_gives(GetParam(), {.sequence = 2}); }
 
 // The stem, positions and norms are whole on each rank; all else is halved.
 TEST_P(WhisperRanks, EachReadsItsPartOfTheWeights) {
