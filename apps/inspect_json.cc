@@ -147,6 +147,8 @@ Result<std::string> inspect_json(const OpenedModel& model, const resource::PoolL
                                 {"walks", std::move(walks)},
                                 {"host", group.on_host()},
                                 {"ranks", group.ranks()},
+                                {"tp_size", group.mesh.tensor},
+                                {"sp_size", group.mesh.sequence},
                                 {"replica_ranks", group.replica_ranks}});
   }
   out["memory"] = Json::array();

@@ -53,11 +53,16 @@ std::map<std::string, std::size_t> component_bytes(const PlannedModel& model, co
   return out;
 }
 
+std::size_t shards_of(const decl::DeviceComponent& component, const NodeGroup& group) {
+  return static_cast<std::size_t>(decl::weight_shards(component, group.mesh));
+}
+
 Status add_model(const PlannedModel& model, const resource::PoolLimits& limits, MemoryPlan& plan) {
   std::map<std::size_t, std::map<std::string, std::size_t>> weights;  // by the ranks that share them
   weights[1];
   for (const NodeGroup& group : *model.groups)
-    if (!group.on_host()) weights[group.replica_ranks.front().size()];
+    for (const decl::ComponentRef each : group.components)
+      if (!group.on_host()) weights[shards_of(model.decl->at(each).device(), group)];
   if (model.checkpoint) {
     MSTAR_TRY_ASSIGN(const auto map, weights::WeightMap::create(model.checkpoint, model.decl->weight_rules()));
     for (auto& each : weights) each.second = component_bytes(model, map, each.first);
@@ -69,9 +74,9 @@ Status add_model(const PlannedModel& model, const resource::PoolLimits& limits, 
       for (const decl::ComponentRef component : group.components) {
         if (!placed.emplace(rank, component.value).second) continue;
         const decl::DeviceComponent& spec = model.decl->at(component).device();
-        const std::size_t shards = spec.tensor_parallel ? group.replica_ranks.front().size() : 1;
+        const std::size_t shards = shards_of(spec, group);
         resource::PoolLimits cut = limits;
-        cut.head_shards = static_cast<int>(shards);
+        cut.head_shards = decl::head_shards(spec, group.mesh);
         if (const auto found = weights[shards].find(spec.name); found != weights[shards].end())
           plan.lines.push_back({rank, model.name, spec.name, "weights", found->second});
         for (const decl::ResourceRef resource : spec.uses) {

@@ -113,17 +113,19 @@ class Resolver {
     const std::string who = config.components.empty() ? "" : " of '" + config.components.front() + "'";
     if (config.ranks.empty()) return fault("the node group" + who + " has no ranks");
     if (config.tp_size < 1) return fault("tp_size of the node group" + who + " is below 1");
-    if (config.sp_size != 1) fault("sp_size" + who + " must be 1: this build does not split sequences yet");
+    if (config.sp_size < 1) return fault("sp_size of the node group" + who + " is below 1");
     for (const int rank : repeated(config.ranks))
       fault("rank " + std::to_string(rank) + " stands twice in the node group" + who);
     for (const int rank : config.ranks) {
       if (rank < 0) fault("rank " + std::to_string(rank) + " is below 0");
       if (rank > kMaxRank) fault("rank " + std::to_string(rank) + " is above the largest, " + std::to_string(kMaxRank));
     }
-    const auto in_step = static_cast<std::size_t>(config.tp_size);
+    group.mesh = {.tensor = config.tp_size, .sequence = config.sp_size};
+    const auto in_step = static_cast<std::size_t>(config.tp_size) * static_cast<std::size_t>(config.sp_size);
     if (config.ranks.size() % in_step != 0)
       return fault("the node group" + who + " has " + std::to_string(config.ranks.size()) +
-                   " ranks, which is no multiple of tp_size = " + std::to_string(in_step));
+                   " ranks, which is no multiple of " + (config.sp_size > 1 ? "tp_size x sp_size" : "tp_size") + " = " +
+                   std::to_string(in_step));
     for (std::size_t i = 0; i < config.ranks.size(); i += in_step)
       group.replica_ranks.emplace_back(config.ranks.begin() + static_cast<std::ptrdiff_t>(i),
                                        config.ranks.begin() + static_cast<std::ptrdiff_t>(i + in_step));

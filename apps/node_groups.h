@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "mstar/base/result.h"
+#include "mstar/base/shares.h"
 #include "mstar/decl/decl.h"
 
 namespace mstar::apps {
 
-// Components that are placed together; ranks / tp_size replicas of them, each on so many ranks that follow each other
-// in the list.
+// Components that are placed together; ranks / (tp_size x sp_size) replicas of them, each on so many ranks that follow
+// each other in the list, row-major [sp][tp].
 struct NodeGroupConfig {
   std::vector<std::string> components;
   std::vector<std::string> walks;  // empty: every walk that the components run in
@@ -26,6 +27,7 @@ struct NodeGroup {
   std::vector<decl::WalkRef> walks;             // in which it runs them; empty: in all
   std::vector<std::vector<int>> replica_ranks;  // of each replica the ranks that work in step, the first of
                                                 // which leads; none: the host's pool
+  MeshSize mesh = {};                           // of the ranks of a replica
   bool on_host() const { return replica_ranks.empty(); }
   std::size_t num_replicas() const { return replica_ranks.size(); }
   std::vector<int> ranks() const;  // of all replicas
@@ -38,9 +40,8 @@ inline constexpr int kMaxRank = 63;
 
 // Every component in exactly one group for each walk that runs it: as configured, else host components on the host and
 // device components on rank 0. bad_model lists every fault: unknown names, components that are placed twice or for some
-// of their walks only, host components with ranks, groups without components or ranks, ranks that stand twice, what
-// this build does not do yet (sp_size), and state that several groups would use, of which each rank has its
-// own.
+// of their walks only, host components with ranks, groups without components or ranks, ranks that stand twice, and
+// state that several groups would use, of which each rank has its own.
 Result<std::vector<NodeGroup>> resolve_node_groups(const decl::Decl& decl, const std::vector<NodeGroupConfig>& config);
 
 }  // namespace mstar::apps

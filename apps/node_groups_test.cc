@@ -127,8 +127,10 @@ TEST(NodeGroups, RanksInStepFollowEachOtherInTheList) {
             "model 'example': the node group of 'encoder' has 3 ranks, which is no multiple of tp_size = 2");
   EXPECT_THAT(e.fault({{.components = {"encoder", "decoder"}, .ranks = {0}, .tp_size = 0}}),
               HasSubstr("tp_size of the node group of 'encoder' is below 1"));
-  EXPECT_THAT(e.fault({{.components = {"encoder", "decoder"}, .ranks = {0, 1}, .sp_size = 2}}),
-              HasSubstr("sp_size of 'encoder' must be 1"));
+  EXPECT_THAT(e.fault({{.components = {"encoder", "decoder"}, .ranks = {0, 1}, .sp_size = 0}}),
+              HasSubstr("sp_size of the node group of 'encoder' is below 1"));
+  EXPECT_THAT(e.fault({{.components = {"encoder", "decoder"}, .ranks = {0, 1}, .tp_size = 2, .sp_size = 2}}),
+              HasSubstr("has 2 ranks, which is no multiple of tp_size x sp_size = 4"));
   // Each rank has its own cache, and one group's would have to be the other's too.
   EXPECT_THAT(
       e.fault({{.components = {"encoder"}, .ranks = {0}}, {.components = {"decoder"}, .ranks = {0, 1}, .tp_size = 2}}),

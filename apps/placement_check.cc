@@ -82,29 +82,52 @@ std::vector<Placed> all_placed(const std::vector<OpenedModel>& models) {
 // A log can be followed by one who does nothing else, and a rank that waits for two others in turn would have them wait
 // for each other.
 Status check_apart(const Placed& together, const Placed& other) {
-  if (*together.ranks == *other.ranks) return ok_status();
+  if (*together.ranks == *other.ranks && together.group->mesh == other.group->mesh) return ok_status();
   for (const int rank : *together.ranks) {
     const bool leads = rank == together.ranks->front();
     if (!other.has(rank) || (leads && !other.in_step())) continue;
     return invalid_request("rank " + std::to_string(rank) + " works in step with others for " + together.describe() +
                            " (" + ranks_text(*together.ranks) + "), so it cannot run " + other.describe() + " on " +
-                           ranks_text(*other.ranks) + "; give that the same ranks and tp_size, or ranks of its own");
+                           ranks_text(*other.ranks) +
+                           "; give that the same ranks, tp_size and sp_size, or ranks of its own");
   }
   return ok_status();
 }
 
-bool is_cut(const Placed& placed) {
-  return std::any_of(placed.group->components.begin(), placed.group->components.end(),
-                     [&](decl::ComponentRef each) { return placed.model->decl->at(each).device().tensor_parallel; });
+// Whether it has pools that are cut where its ranks are several.
+bool has_cut_pools(const Placed& placed) {
+  return std::any_of(placed.group->components.begin(), placed.group->components.end(), [&](decl::ComponentRef each) {
+    const decl::DeviceComponent& spec = placed.model->decl->at(each).device();
+    return spec.tensor_parallel && !spec.uses.empty();
+  });
 }
 
 // A rank has one set of pools of a model, cut for the group or whole.
 Status check_cut(const Placed& together, const Placed& other) {
   if (other.model != together.model || other.in_step() || !together.has(other.ranks->front())) return ok_status();
-  if (!is_cut(together) || !is_cut(other)) return ok_status();
+  if (!has_cut_pools(other)) return ok_status();
   return invalid_request("rank " + std::to_string(other.ranks->front()) + " holds a part of " + together.describe() +
                          ", so it cannot hold the whole of " + other.describe() +
-                         " too; give both the same ranks and tp_size");
+                         " too; give both the same ranks, tp_size and sp_size");
+}
+
+// Heads are shared out over all ranks; the rest of what a component has over those that hold parts of its weights.
+Status check_units(const Placed& placed) {
+  const MeshSize mesh = placed.group->mesh;
+  for (const decl::ComponentRef each : placed.group->components) {
+    const decl::DeviceComponent& spec = placed.model->decl->at(each).device();
+    for (const decl::SharedUnits& units : spec.shared_units) {
+      const int shards = units.are_heads ? decl::head_shards(spec, mesh) : decl::weight_shards(spec, mesh);
+      if (units.count % shards == 0 || (units.may_repeat && shards % units.count == 0)) continue;
+      const std::string over = shards == mesh.tensor     ? "tp_size"
+                               : shards == mesh.sequence ? "sp_size"
+                                                         : "tp_size x sp_size";
+      return invalid_request("'" + spec.name + "' of '" + placed.model->config.name + "' has " +
+                             std::to_string(units.count) + " " + units.name + ", which do not divide over " + over +
+                             " = " + std::to_string(shards) + " ranks");
+    }
+  }
+  return ok_status();
 }
 
 // CUDA loads kernels at their first launch, for which it may wait for all that a GPU does: for ever, where a rank on it
@@ -178,10 +201,11 @@ Status check_ranks_in_step(const std::vector<OpenedModel>& models, const Runtime
   for (const Placed& each : placed) {
     if (!each.in_step()) continue;
     if (config.isolation == Isolation::process)
-      return invalid_request("tp_size of " + each.describe() +
+      return invalid_request((each.group->mesh.tensor > 1 ? "tp_size of " : "sp_size of ") + each.describe() +
                              " is above 1, and ranks that work in step are threads of one process for now; leave out "
                              "'isolation: process'");
     if (backend == Backend::cuda) MSTAR_TRY(check_shared_devices(each, config));
+    MSTAR_TRY(check_units(each));
     for (const Placed& other : placed) {
       MSTAR_TRY(check_apart(each, other));
       MSTAR_TRY(check_cut(each, other));

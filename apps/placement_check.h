@@ -12,8 +12,8 @@ Result<DeviceChoice> chosen_device(const RuntimeConfig& config);
 // Whether rank_devices names ranks that there are, and each rank a device that there is. invalid_request, unavailable.
 Status check_devices(const RuntimeConfig& config, Backend backend, int num_ranks, int num_cuda_devices);
 
-// Ranks that work in step (tp_size above 1): whether each of them can, for all models together. A rank that follows
-// does nothing else; on CUDA each has a device of its own. invalid_request.
+// Ranks that work in step (tp_size x sp_size above 1): whether each of them can, for all models together. A rank that
+// follows does nothing else; on CUDA each has a device of its own; what they share out divides. invalid_request.
 Status check_ranks_in_step(const std::vector<OpenedModel>& models, const RuntimeConfig& config, Backend backend);
 
 // Whether every walk keeps its order however a request's replicas are chosen. bad_model with the ranks of a choice that

@@ -131,7 +131,76 @@ TEST(RanksInStep, DoNothingElse) {
       HasSubstr("rank 0 works in step with others for 'free' of 'm0' (ranks 0, 1), so it cannot run 'decider'"));
   EXPECT_THAT(in_step_fault({{{.components = {"free"}, .ranks = {0, 1}, .tp_size = 2},
                               {.components = {"decider"}, .ranks = {0, 2}, .tp_size = 2}}}),
-              HasSubstr("on ranks 0, 2; give that the same ranks and tp_size"));
+              HasSubstr("on ranks 0, 2; give that the same ranks, tp_size and sp_size"));
+}
+
+// Of a model with one component that has heads and units of other kinds.
+std::string units_fault(decl::DeviceComponent component, int tp_size, int sp_size) {
+  Decl decl("cut");
+  const PortRef x = decl.port({.name = "x", .travel = {FromPlan{}}}),
+                y = decl.port({.name = "y", .travel = {ToClient{}}});
+  component.name = "backbone";
+  component.shared_units = {{.name = "query heads", .count = 12},
+                            {.name = "key heads", .count = 2, .may_repeat = true},
+                            {.name = "units of the feed-forward", .count = 30, .are_heads = false}};
+  decl.walk("w", Run{decl.component(std::move(component)), {x}, {y}});
+  std::vector<OpenedModel> models(1);
+  models[0].config.name = "m";
+  models[0].decl = std::make_unique<const Decl>(std::move(decl));
+  NodeGroupConfig config{.components = {"backbone"}, .ranks = {}, .tp_size = tp_size, .sp_size = sp_size};
+  for (int rank = 0; rank < tp_size * sp_size; ++rank) config.ranks.push_back(rank);
+  auto groups = resolve_node_groups(*models[0].decl, {config});
+  EXPECT_TRUE(groups);
+  if (groups) models[0].groups = std::move(*groups);
+  const Status checked = check_ranks_in_step(models, {}, Backend::cpu);
+  return checked ? "" : checked.error().message;
+}
+
+TEST(RanksInStep, ShareOutWhatDivides) {
+  const decl::DeviceComponent whole, tensor{.name = "", .tensor_parallel = true};
+  const decl::DeviceComponent both{.name = "", .tensor_parallel = true, .sequence_parallel = true};
+  const decl::DeviceComponent apart{.name = "", .tensor_parallel = true, .shard_over_sp = false};
+  const struct {
+    const decl::DeviceComponent& component;
+    int tp, sp;
+    const char* said;
+  } cases[] = {
+      {whole, 5, 1, ""},  // it is whole on each
+      {whole, 1, 7, ""},
+      {tensor, 2, 1, ""},
+      {tensor, 6, 1, ""},
+      {tensor, 5, 1, "'backbone' of 'm' has 12 query heads, which do not divide over tp_size = 5 ranks"},
+      {tensor, 3, 1, "has 2 key heads, which do not divide over tp_size = 3 ranks"},
+      {tensor, 4, 1, "has 30 units of the feed-forward, which do not divide over tp_size = 4 ranks"},
+      {tensor, 2, 3, ""},  // weights are cut over all ranks
+      {tensor, 2, 2, "has 30 units of the feed-forward, which do not divide over tp_size x sp_size = 4 ranks"},
+      {both, 1, 4, ""},  // heads are, the rest is not
+      {both, 2, 2, ""},
+      {both, 2, 6, ""},
+      {both, 1, 5, "has 12 query heads, which do not divide over sp_size = 5 ranks"},
+      {both, 1, 3, "has 2 key heads, which do not divide over sp_size = 3 ranks"},
+      {both, 2, 4, "has 12 query heads, which do not divide over tp_size x sp_size = 8 ranks"},
+      {both, 4, 1, "has 30 units of the feed-forward, which do not divide over tp_size = 4 ranks"},
+      {apart, 2, 5, ""},  // sequence ranks compute the same
+      {apart, 5, 2, "has 12 query heads, which do not divide over tp_size = 5 ranks"},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(std::to_string(each.tp) + " x " + std::to_string(each.sp));
+    const std::string said = units_fault(each.component, each.tp, each.sp);
+    if (*each.said) {
+      EXPECT_THAT(said, HasSubstr(each.said));
+    } else {
+      EXPECT_EQ(said, "");
+    }
+  }
+}
+
+TEST(RanksInStep, AreOneMesh) {
+  EXPECT_THAT(in_step_fault({{{.components = {"free"}, .ranks = {0, 1}, .tp_size = 2},
+                              {.components = {"decider"}, .ranks = {0, 1}, .sp_size = 2}}}),
+              HasSubstr("give that the same ranks, tp_size and sp_size"));
+  EXPECT_EQ(in_step_fault({{{.components = {"free", "decider"}, .ranks = {0, 1, 2, 3}, .tp_size = 2, .sp_size = 2}}}),
+            "");
 }
 
 TEST(RanksInStep, AreThreadsAndMayShareADevice) {

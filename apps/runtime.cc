@@ -6,7 +6,6 @@
 
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
-#include "mstar/device/cpu/thread_communicator.h"
 #include "mstar/device/cuda/cuda_device.h"
 #include "mstar/device/cuda/peer_communicator.h"
 #include "mstar/engine/token_budget.h"
@@ -206,18 +205,21 @@ void Runtime::add_local(worker::WorkerOptions options) {
 }
 
 // Only where there is something that the ranks compute together.
-Result<std::vector<std::unique_ptr<Communicator>>> Runtime::make_communicators(const std::vector<int>& ranks) const {
+Result<RankMesh> Runtime::make_mesh(const std::vector<int>& ranks, MeshSize size) const {
   bool together = false;
   for (const Served& served : models_)
     for (const NodeGroup& group : served.opened.groups)
       if (std::find(group.replica_ranks.begin(), group.replica_ranks.end(), ranks) != group.replica_ranks.end())
         for (const decl::ComponentRef each : group.components)
           together |= served.opened.decl->at(each).device().tensor_parallel;
-  if (!together) return std::vector<std::unique_ptr<Communicator>>();
-  if (backend_ == Backend::cpu) return make_thread_group(static_cast<int>(ranks.size()));
-  std::vector<Device*> devices;
-  for (const int rank : ranks) devices.push_back(devices_[static_cast<std::size_t>(rank)].get());
-  return make_gpu_group(devices);
+  if (!together) return RankMesh();
+  if (backend_ == Backend::cpu) return RankMesh::of_threads(size);
+  return RankMesh::create(size, [&](const std::vector<int>& members) {
+    std::vector<Device*> devices;
+    for (const int member : members)
+      devices.push_back(devices_[static_cast<std::size_t>(ranks[static_cast<std::size_t>(member)])].get());
+    return make_gpu_group(devices);
+  });
 }
 
 Status Runtime::make_step_groups() {
@@ -226,9 +228,8 @@ Status Runtime::make_step_groups() {
     for (const NodeGroup& group : served.opened.groups)
       for (const std::vector<int>& ranks : group.replica_ranks) {
         if (ranks.size() == 1 || in_step_.count(ranks.front())) continue;
-        MSTAR_TRY_ASSIGN(auto communicators, make_communicators(ranks));
-        const auto together =
-            std::make_shared<worker::StepGroup>(static_cast<int>(ranks.size()), std::move(communicators));
+        MSTAR_TRY_ASSIGN(RankMesh mesh, make_mesh(ranks, group.mesh));
+        const auto together = std::make_shared<worker::StepGroup>(static_cast<int>(ranks.size()), std::move(mesh));
         for (std::size_t i = 0; i < ranks.size(); ++i) in_step_[ranks[i]] = {together, static_cast<int>(i)};
       }
   return ok_status();

@@ -14,6 +14,7 @@
 #include "mstar/base/step_profile.h"
 #include "mstar/conductor/conductor.h"
 #include "mstar/device/device.h"
+#include "mstar/device/rank_mesh.h"
 #include "mstar/device/thread_pool.h"
 #include "mstar/graph/compiled.h"
 #include "mstar/models/model.h"
@@ -147,7 +148,7 @@ class Runtime {
   Status make_devices();
   Status fit_and_start();
   Status start_workers();
-  Result<std::vector<std::unique_ptr<Communicator>>> make_communicators(const std::vector<int>& ranks) const;
+  Result<RankMesh> make_mesh(const std::vector<int>& ranks, MeshSize size) const;
   Status make_step_groups();
   void add_follower(const worker::WorkerOptions& options, int rank);
   Status start_in_threads(std::vector<worker::WorkerOptions> workers);

@@ -193,6 +193,18 @@ Status gathers_are_right(Ranks& ranks) {
         want.insert(want.end(), bytes_of.begin(), bytes_of.end());
       }
       if (to.get(stream) != want) return internal_error("a gather of " + std::to_string(bytes) + " bytes");
+      // Each rank's part for each.
+      const std::size_t all = bytes * num_ranks;
+      const Memory parts = ranks.part(rank, std::size_t{8} << 20, all);
+      std::vector<std::byte> sent, received;
+      for (int each = 0; each < ranks.size(); ++each) {
+        const auto to_each = part(rank * 16 + each), of_each = part(each * 16 + rank);
+        sent.insert(sent.end(), to_each.begin(), to_each.end());
+        received.insert(received.end(), of_each.begin(), of_each.end());
+      }
+      parts.put(sent, stream);
+      MSTAR_TRY(end.all_to_all(parts.data(), to.data(), bytes, stream));
+      if (to.get(stream) != received) return internal_error("an exchange of " + std::to_string(bytes) + " bytes");
       const int root = ranks.size() - 1;
       MSTAR_TRY(end.broadcast(from.data(), bytes, root, stream));
       if (from.get(stream) != part(root)) return internal_error("a broadcast of " + std::to_string(bytes) + " bytes");
@@ -288,7 +300,7 @@ void check_size(Report& report, int size) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     passes("sums of " + std::string(dtype_name(dtype)) + " are those of the ranks in order, to the bit",
            sums_are_right(ranks, dtype, turns));
-  passes("gathers and broadcasts", gathers_are_right(ranks));
+  passes("gathers, exchanges and broadcasts", gathers_are_right(ranks));
   passes("graphs of sums, replayed", graphs_are_right(ranks, report.small ? 2 : 50));
   report.check(ends_when_aborted(ranks), name + ": who waits for a rank that never comes ends with the group");
 }

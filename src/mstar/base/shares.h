@@ -23,6 +23,15 @@ struct Ranks {
   bool alone() const { return size == 1; }
 };
 
+// The ranks of a group that works in step: `sequence` times as many as hold parts of weights, row-major
+// [sequence][tensor].
+struct MeshSize {
+  int tensor = 1;    // that each hold a part of the weights
+  int sequence = 1;  // that each have a part of the rows
+  int num_ranks() const { return tensor * sequence; }
+  friend bool operator==(const MeshSize&, const MeshSize&) = default;
+};
+
 // As many for each rank, in order; nothing when they do not divide.
 inline std::optional<AxisRange> even_share(std::int64_t units, Ranks ranks) {
   if (units % ranks.size != 0) return std::nullopt;

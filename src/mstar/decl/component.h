@@ -9,6 +9,7 @@
 
 #include "mstar/base/host_value.h"
 #include "mstar/base/result.h"
+#include "mstar/base/shares.h"
 #include "mstar/decl/refs.h"
 #include "mstar/decl/request.h"
 
@@ -41,6 +42,14 @@ struct CombinedWalks {
   std::vector<WalkRef> walks;
 };
 
+// Equal units of a component that ranks share out evenly: heads, or what is part of the weights alone.
+struct SharedUnits {
+  std::string name;  // "query heads"
+  int count = 0;
+  bool are_heads = true;    // shared out over sequence ranks too
+  bool may_repeat = false;  // fewer than ranks are each held by several
+};
+
 struct DeviceComponent {
   std::string name;
   BuildBody build = {};  // empty only in fixtures that run with a null engine
@@ -61,9 +70,26 @@ struct DeviceComponent {
   std::vector<CombinedWalks> combined = {};
   double slice_ms = 50;  // yield points: no slice on a CPU is longer
   // On a group of ranks that work in step each holds a part of its weights and of its resources' heads (see
-  // engine::BuildContext::communicator). False: each holds and computes the whole.
+  // engine::BuildContext::mesh). False: each holds and computes the whole.
   bool tensor_parallel = false;
+  // With tensor_parallel: where a group has sequence ranks, they have parts of a step's rows, and of the heads in
+  // attention; weights are cut over its tensor ranks alone. False: weights are cut over all ranks of the group.
+  bool sequence_parallel = false;
+  // Without sequence_parallel: false where its heads and weights are cut over the tensor ranks alone, and the sequence
+  // ranks compute the same.
+  bool shard_over_sp = true;
+  // What must divide, so that a placement that cannot work is refused before weights are read.
+  std::vector<SharedUnits> shared_units = {};
 };
+
+// Ranks of such a group that hold different parts of the component's weights, and of its resources' heads.
+inline int weight_shards(const DeviceComponent& component, MeshSize mesh) {
+  if (!component.tensor_parallel) return 1;
+  return component.sequence_parallel || !component.shard_over_sp ? mesh.tensor : mesh.num_ranks();
+}
+inline int head_shards(const DeviceComponent& component, MeshSize mesh) {
+  return weight_shards(component, mesh) * (component.sequence_parallel ? mesh.sequence : 1);
+}
 
 // What a host stage reads: the values of its Run's input ports, in the Run's order. A chunked stream input holds the
 // chunk's items, other ports one value (or one per loop iteration when accumulated).

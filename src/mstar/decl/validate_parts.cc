@@ -210,6 +210,9 @@ bool has_heads(const ResourceSpec& spec) {
 
 // What is cut over ranks is cut for all that use it.
 void check_cuts(const Decl& model, Faults& faults) {
+  for (const Component& each : model.components())
+    if (!each.on_host() && each.device().sequence_parallel && !each.device().tensor_parallel)
+      faults.add("component '" + each.name() + "' is sequence_parallel and not tensor_parallel");
   for (std::uint16_t r = 0; r < model.resources().size(); ++r) {
     if (!has_heads(model.resources()[r])) continue;
     const Component* first = nullptr;
@@ -218,9 +221,15 @@ void check_cuts(const Decl& model, Faults& faults) {
       const auto& uses = each.device().uses;
       if (std::find(uses.begin(), uses.end(), ResourceRef(r)) == uses.end()) continue;
       if (!first) first = &each;
-      if (each.device().tensor_parallel != first->device().tensor_parallel)
-        faults.add("resource '" + resource_name(model.resources()[r]) + "': of '" + first->name() + "' and '" +
-                   each.name() + "' only one is tensor_parallel");
+      const auto only_one_is = [&](bool a, bool b, const char* what) {
+        if (a != b)
+          faults.add("resource '" + resource_name(model.resources()[r]) + "': of '" + first->name() + "' and '" +
+                     each.name() + "' only one is " + what);
+      };
+      const DeviceComponent &a = first->device(), &b = each.device();
+      only_one_is(a.tensor_parallel, b.tensor_parallel, "tensor_parallel");
+      only_one_is(a.sequence_parallel, b.sequence_parallel, "sequence_parallel");
+      only_one_is(a.shard_over_sp, b.shard_over_sp, "shard_over_sp");
     }
   }
 }

@@ -1,4 +1,5 @@
-// What the ranks of a group that works in step say to each other: sums, gathers, broadcasts of device memory.
+// What the ranks of a group that works in step say to each other: sums, gathers, exchanges, broadcasts of device
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,9 @@ class Communicator {
   virtual Status all_reduce(void* data, std::size_t count, DType dtype, Stream stream) = 0;
   // `to` holds size() parts of `bytes_per_rank`, rank r's at r * bytes_per_rank. `from` may be the own part of `to`.
   virtual Status all_gather(const void* from, void* to, std::size_t bytes_per_rank, Stream stream) = 0;
+  // `from` and `to` hold size() parts of `bytes_per_rank` each: part r of `from` goes to rank r, part r of `to` comes
+  // from rank r. They do not overlap.
+  virtual Status all_to_all(const void* from, void* to, std::size_t bytes_per_rank, Stream stream) = 0;
   // `data` of rank `root` goes to the others.
   virtual Status broadcast(void* data, std::size_t bytes, int root, Stream stream) = 0;
   // Ends the group: whoever waits in a call, on any rank, gets `unavailable` with this reason, and so does every later
@@ -39,5 +43,31 @@ class Communicator {
 inline Ranks ranks_of(const Communicator* communicator) {
   return communicator ? Ranks{communicator->rank(), communicator->size()} : Ranks{};
 }
+
+// One rank's ends of the groups that it is in (device/rank_mesh.h); null: alone. One end may stand for several groups.
+// Borrowed. Thread: as of the ends.
+struct MeshEnds {
+  Communicator* all = nullptr;       // of every rank that works in step
+  Communicator* tensor = nullptr;    // of those that hold the other parts of its weights
+  Communicator* sequence = nullptr;  // of those that have the other rows
+
+  MeshEnds() = default;
+  MeshEnds(Communicator* everyone) : all(everyone), tensor(everyone) {}  // all of them hold parts of weights
+  MeshEnds(Communicator* everyone, Communicator* of_weights, Communicator* of_rows)
+      : all(everyone), tensor(of_weights), sequence(of_rows) {}
+  MeshSize size() const { return {ranks_of(tensor).size, ranks_of(sequence).size}; }
+  bool alone() const { return !all; }
+  // The first failure of a group; ok where there is none.
+  Status failure() const {
+    for (const Communicator* const each : {all, tensor, sequence})
+      if (each) MSTAR_TRY(each->failure());
+    return ok_status();
+  }
+  // Of all of them.
+  void abort(const std::string& reason) const {
+    for (Communicator* const each : {all, tensor, sequence})
+      if (each) each->abort(reason);
+  }
+};
 
 }  // namespace mstar

@@ -198,9 +198,11 @@ struct BuildContext {
   Arena* scratch = nullptr;
   resource::PoolLimits limits;
   DType compute = DType::f32;
-  // Of the ranks that each hold a part of the component (decl::DeviceComponent::tensor_parallel); null: it is whole.
-  Communicator* communicator = nullptr;
-  Ranks ranks() const { return ranks_of(communicator); }
+  // The groups in which the ranks compute the component together: `tensor` of those that hold the other parts of its
+  // weights (decl::DeviceComponent::tensor_parallel), `sequence` of those that have the other rows (sequence_parallel).
+  MeshEnds mesh = {};
+  Ranks ranks() const { return ranks_of(mesh.tensor); }
+  Ranks sequence() const { return ranks_of(mesh.sequence); }
 };
 
 }  // namespace mstar::engine

@@ -51,7 +51,8 @@ Result<DecoderEngine> DecoderEngine::create(std::unique_ptr<DecoderDecl> declara
   const DecoderDecl& d = *out.declaration;
   out.buffers = std::make_shared<BufferPool>(device);
   const decl::ComponentRef components[] = {d.component};
-  MSTAR_TRY_ASSIGN(ResourceSet resources, ResourceSet::build(d.decl, components, limits, device));
+  MSTAR_TRY_ASSIGN(ResourceSet resources,
+                   ResourceSet::build(d.decl, components, limits, device, {.tensor = limits.head_shards}));
   out.resources = std::make_unique<ResourceSet>(std::move(resources));
   MSTAR_TRY_ASSIGN(weights::WeightMap map, weights::WeightMap::create(nullptr, {}));
   out.weights = std::make_unique<weights::WeightMap>(std::move(map));

@@ -48,8 +48,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
   engine->first_plan_slot_ = resources.claim_plan_slots();
   const auto& limits = engine->options_.limits;
   if (!engine->spec_.build) return bad_model("component '" + engine->spec_.name + "' has nothing to run");
-  const Communicator* const group = engine->communicator();
-  if (const int shards = group ? group->size() : 1; shards != (engine->spec_.tensor_parallel ? limits.head_shards : 1))
+  if (const int shards = engine->mesh().size().num_ranks();
+      shards != (engine->spec_.tensor_parallel ? limits.head_shards : 1))
     return internal_error("component '" + engine->spec_.name + "' runs on " + std::to_string(shards) +
                           " ranks, its resources are cut for " + std::to_string(limits.head_shards));
   BuildContext context{.decl = decl,
@@ -58,7 +58,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
                        .pool = engine->options_.pool,
                        .limits = engine->options_.limits,
                        .compute = engine->spec_.compute,
-                       .communicator = engine->communicator()};
+                       .mesh = engine->mesh()};
   MSTAR_TRY_ASSIGN(engine->body_, engine->spec_.build(context));
   MSTAR_TRY_ASSIGN(engine->labels_, Labels::of(decl, component));
   engine->input_slots_ = engine->body_->input_slots();
@@ -174,6 +174,14 @@ void Engine::admit_rows(Step& step, std::vector<RowInputs> rows, Prepared& out) 
   }
 }
 
+MeshEnds Engine::mesh() const {
+  const MeshEnds& all = options_.mesh;
+  if (!spec_.tensor_parallel) return {};
+  if (spec_.sequence_parallel) return all;
+  if (spec_.shard_over_sp) return {all.all};
+  return {all.all, all.tensor, nullptr};
+}
+
 Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
   Prepared out;
   const std::optional<int> slot = slots_.take();
@@ -181,7 +189,7 @@ Engine::Prepared Engine::prepare(std::vector<RowInputs> rows) {
     out.waiting = std::move(rows);
     return out;
   }
-  StepPtr step(new Step(device_, step_arena(), options_.pool, resources_, body_->activations(), communicator()));
+  StepPtr step(new Step(device_, step_arena(), options_.pool, resources_, body_->activations(), mesh()));
   step->own_slot = *slot;
   step->slots = &slots_;
   step->borders = &borders_;
@@ -253,11 +261,11 @@ Result<bool> Engine::advance(Step& step) {
     counters_.num_padding_rows += step.rows.num_rows() - step.num_rows();
   }
   const bool last = step.bucket || step.next_slice + 1 == body_->num_slices();
-  Communicator* const group = communicator();
+  const MeshEnds group = mesh();
   Status ran;
   try {
     const PhaseScope scope(options_.profile, step.bucket ? Phase::replay : Phase::forward);
-    if (group) ran = group->failure();  // a graph would not ask
+    ran = group.failure();  // a graph would not ask
     if (ran) ran = step.bucket ? replay(step) : body_->forward(step, step.next_slice);
   } catch (const std::exception& error) {
     log_error("component '{}': a step failed: {}", spec_.name, error.what());
@@ -271,9 +279,9 @@ Result<bool> Engine::advance(Step& step) {
   if (!ran) {
     step.failure = ran.error();
     // The other ranks wait for sums that this one does not make.
-    if (group)
-      group->abort("component '" + spec_.name + "' failed on rank " + std::to_string(group->rank()) + ": " +
-                   ran.error().message);
+    if (!group.alone())
+      group.abort("component '" + spec_.name + "' failed on rank " + std::to_string(group.all->rank()) + ": " +
+                  ran.error().message);
     return true;
   }
   ++step.next_slice;
@@ -316,8 +324,8 @@ void Engine::wait(Step& step) {
     device_.synchronize(step.ops().stream);  // half a step may be on its way
   }
   // Sums that were cut off are nobody's.
-  if (const Communicator* const group = communicator(); group && !step.failure)
-    if (const Status whole = group->failure(); !whole) fail(step, whole.error());
+  if (!step.failure)
+    if (const Status whole = mesh().failure(); !whole) fail(step, whole.error());
 }
 
 const std::vector<RowResult>& Engine::promised(Step& step) {

@@ -25,9 +25,10 @@ namespace mstar::engine {
 // The resources of one worker, by reference of the Decl. Components that name the same resource share it.
 class ResourceSet {
  public:
-  // Builds every resource that the given components use. exhausted with the shortfall when the device has no room.
+  // Builds every resource that the given components use, each cut as they are on such a mesh of ranks
+  // (decl::head_shards). exhausted with the shortfall when the device has no room.
   static Result<ResourceSet> build(const decl::Decl& decl, std::span<const decl::ComponentRef> components,
-                                   const resource::PoolLimits& limits, Device& device);
+                                   const resource::PoolLimits& limits, Device& device, MeshSize mesh = {});
   resource::Resource* at(decl::ResourceRef ref) const;
   // All or nothing.
   Status add_request(RequestId request, const decl::RequestParams& params);
@@ -91,9 +92,10 @@ class Engine {
     // No graph is recorded once the graphs have so many nodes together: each takes time at the start and memory of the
     // driver's.
     std::size_t most_graph_nodes = 250'000;
-    // Of the ranks that run every step of this engine together, in the same order; limits.head_shards is its size.
-    // Must outlive the engine. A forward that fails on one rank aborts it, so that no other waits. Null: alone.
-    Communicator* communicator = nullptr;
+    // Of the ranks that run every step of this engine together, in the same order; limits.head_shards is what they are
+    // for this component (decl::head_shards). Must outlive the engine. A forward that fails on one rank aborts it, so
+    // that no other waits. Default: alone.
+    MeshEnds mesh = {};
   };
   static Result<std::unique_ptr<Engine>> create(const decl::Decl& decl, decl::ComponentRef component, Options options,
                                                 ResourceSet& resources, weights::WeightMap& weights, Device& device);
@@ -173,7 +175,8 @@ class Engine {
  private:
   Engine(const decl::Decl& decl, decl::ComponentRef component, Options options, ResourceSet& resources, Device& device);
   // Null where the component is whole.
-  Communicator* communicator() const { return spec_.tensor_parallel ? options_.communicator : nullptr; }
+  // The groups of the mesh that compute this component.
+  MeshEnds mesh() const;
   bool on_cpu() const { return device_.id().backend == Backend::cpu; }
   Arena step_arena() const { return arena_->arena(borders_.bytes()); }
   Result<RowDemand> declare(const RowInputs& row);

@@ -219,7 +219,7 @@ Status Engine::begin_recording(Step& step, const CaptureSpec& spec, const Bucket
 
 Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, const Bucket& bucket, int slot) {
   const int rows = bucket.rows;
-  Step step(device_, step_arena(), options_.pool, resources_, body_->activations(), communicator());
+  Step step(device_, step_arena(), options_.pool, resources_, body_->activations(), mesh());
   const Stream stream = step.ops().stream;
   SlotMemory& memory = memory_[static_cast<std::size_t>(slot)];
   MSTAR_TRY(begin_recording(step, spec, bucket, slot, 1));
@@ -335,7 +335,7 @@ Status Engine::capture_whole(const std::vector<int>& sizes) {
 Result<std::optional<Graphs>> Engine::record_both(const std::string& what, const Bucket& bucket,
                                                   const RecordSlot& record) {
   std::optional<Graphs> none;
-  if (!communicator() && num_captured_nodes_ >= options_.most_graph_nodes) {
+  if (mesh().alone() && num_captured_nodes_ >= options_.most_graph_nodes) {
     log_warn("component '{}': {} of {} rows and {} tokens runs eagerly, its graphs have {} nodes already", spec_.name,
              what, bucket.rows, bucket.tokens, num_captured_nodes_);
     return none;
@@ -344,9 +344,9 @@ Result<std::optional<Graphs>> Engine::record_both(const std::string& what, const
   for (int slot = 0; slot < resource::kNumSlots; ++slot) {
     auto graph = record(slot);
     // One rank may not run eagerly what the others replay: padding rows are in their sums.
-    if (Communicator* const group = communicator(); group && !graph) {
-      group->abort("component '" + spec_.name + "' was not recorded on rank " + std::to_string(group->rank()) + ": " +
-                   graph.error().message);
+    if (const MeshEnds group = mesh(); !group.alone() && !graph) {
+      group.abort("component '" + spec_.name + "' was not recorded on rank " + std::to_string(group.all->rank()) +
+                  ": " + graph.error().message);
       return graph.error();
     }
     // What is not there now will not be there for requests either.

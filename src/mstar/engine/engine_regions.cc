@@ -161,7 +161,7 @@ void Engine::pad(Step& step, const CaptureSpec& kind, int num_rows, int num_segm
 Result<std::unique_ptr<CapturedGraph>> Engine::record_region(int index, const Bucket& bucket, int slot) {
   const Region& region = regions_[static_cast<std::size_t>(index)];
   const CaptureSpec& kind = region.spec.kinds[static_cast<std::size_t>(bucket.spec)];
-  Step step(device_, step_arena(), options_.pool, resources_, body_->activations(), communicator());
+  Step step(device_, step_arena(), options_.pool, resources_, body_->activations(), mesh());
   const Stream stream = step.ops().stream;
   MSTAR_TRY(begin_recording(step, kind, bucket, slot, kind.packed ? region.sizes->max_segments_per_request : 1));
   MSTAR_TRY(allocate_outputs(step));

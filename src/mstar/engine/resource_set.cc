@@ -9,7 +9,7 @@
 namespace mstar::engine {
 
 Result<ResourceSet> ResourceSet::build(const decl::Decl& decl, std::span<const decl::ComponentRef> components,
-                                       const resource::PoolLimits& limits, Device& device) {
+                                       const resource::PoolLimits& limits, Device& device, MeshSize mesh) {
   ResourceSet set;
   set.by_ref_.resize(decl.resources().size());
   set.num_plan_slots_ = resource::kNumSlots * static_cast<int>(components.size());
@@ -24,7 +24,7 @@ Result<ResourceSet> ResourceSet::build(const decl::Decl& decl, std::span<const d
       if (set.by_ref_[ref.value]) continue;
       const SequenceRules rules = sequence_rules(decl, ref);
       resource::PoolLimits own = sized;
-      if (!decl.at(component).device().tensor_parallel) own.head_shards = 1;
+      own.head_shards = decl::head_shards(decl.at(component).device(), mesh);
       own.on_demand = rules.on_demand;
       own.prefix_cache &= rules.prefix_cache;
       own.state_snapshots = rules.state_snapshots;

@@ -38,9 +38,9 @@ RowDemand of_segments(const RowDemand& segment, int count);
 class Step final : public Forward {
  public:
   Step(Device& device, const Arena& memory, ThreadPool* pool, ResourceSet& resources, DType activations,
-       Communicator* communicator)
+       const MeshEnds& mesh)
       : arena(memory),
-        context_{device, device.default_stream(), arena, pool, activations, communicator},
+        context_{device, device.default_stream(), arena, pool, activations, mesh.tensor, mesh.sequence},
         resources_(resources) {}
   Step(const Step&) = delete;  // the context refers to the step's own arena
   Step& operator=(const Step&) = delete;

@@ -99,7 +99,9 @@ void add_text_decoder(Decl& d, std::shared_ptr<const TextDecoderConfig> config, 
                                                     .max_batch_rows = on_cuda ? 256 : 64,
                                                     .max_batch_tokens = on_cuda ? 8192 : 512,
                                                     .chunked_prefill = true,
-                                                    .tensor_parallel = true});
+                                                    .tensor_parallel = true,
+                                                    .sequence_parallel = true,
+                                                    .shared_units = std::move(parts.shared_units)});
   const std::vector<PortRef> out = {r.token, r.logprobs};
   const TokenStop stop{.token = r.token, .ids = c.text.stop_ids, .prefill_walks = {"prefill"}};
   w.prefill = d.walk("prefill", Run{backbone, {r.prompt}, out});

@@ -53,6 +53,7 @@ class DecoderStack {
 struct TextDecoderParts {
   decl::ResourceRef kv;                      // a PagedKv: counts the positions
   std::vector<decl::ResourceRef> more = {};  // what else the layers use
+  std::vector<decl::SharedUnits> shared_units = {};
   // Takes the homes "decoder.layer.*".
   std::function<Result<std::unique_ptr<DecoderStack>>(const nn::LoadContext& load, engine::BuildContext& build)> build;
 };

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 
-#include "mstar/base/shares.h"
 #include "mstar/nn/rms_norm.h"
-#include "mstar/nn/shards.h"
-#include "mstar/ops/collectives/collectives.h"
-#include "mstar/ops/columns.h"
-#include "mstar/ops/embedding/embedding.h"
+#include "mstar/nn/row_split.h"
+#include "mstar/nn/vocabulary.h"
 #include "mstar/ops/last_rows/last_rows.h"
 #include "mstar/ops/sample/sample.h"
 #include "mstar/resource/paged_kv.h"
@@ -39,15 +36,17 @@ class TextDecoder final : public engine::ComponentBody {
                                   .pool = build.pool,
                                   .batch_invariant = c.batch_invariant,
                                   .keep_blocks = c.keep_blocks,
-                                  .ranks = build.ranks()};
-    MSTAR_TRY(out->share_vocabulary(context.ranks));
-    const weights::Cut own_ids = nn::rows_cut(context.ranks, {out->ids_});
+                                  .ranks = build.ranks(),
+                                  .sequence = build.sequence()};
+    out->sequence_ = context.sequence;
+    MSTAR_TRY_ASSIGN(out->ids_, nn::Vocabulary::of(c.vocab, context.ranks));
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
-    MSTAR_TRY_ASSIGN(out->embedding_, nn::Linear::load(context, "decoder.embedding", c.vocab, c.dim, false, own_ids));
+    MSTAR_TRY_ASSIGN(out->embedding_,
+                     nn::Linear::load(context, "decoder.embedding", c.vocab, c.dim, false, out->ids_.cut()));
     MSTAR_TRY_ASSIGN(out->stack_, build_stack(context, build));
     MSTAR_TRY_ASSIGN(out->norm_, nn::RmsNorm::load(context, "decoder.norm", c.dim, c.norm_epsilon, c.norm_offset));
     if (!c.tied) {
-      MSTAR_TRY_ASSIGN(out->head_, nn::Linear::load(context, "decoder.head", c.vocab, c.dim, false, own_ids));
+      MSTAR_TRY_ASSIGN(out->head_, nn::Linear::load(context, "decoder.head", c.vocab, c.dim, false, out->ids_.cut()));
     }
     return std::unique_ptr<engine::ComponentBody>(std::move(out));
   }
@@ -102,9 +101,9 @@ class TextDecoder final : public engine::ComponentBody {
   std::size_t workspace_bytes(int rows, int tokens) const override {
     const TextDecoderConfig& c = *refs_.config;
     const std::int64_t r = rows;
-    return floats(static_cast<std::int64_t>(tokens) * c.dim) + nn::Residual::workspace_bytes(tokens, c.dim) +
-           2 * floats(r * c.dim) + floats(r * c.vocab) + floats(r) + static_cast<std::size_t>(r) * 256 +
-           (ranks_.alone() ? 0 : floats(r * ranks_.size * ids_of_a_rank())) +
+    return floats(nn::RowSplit::most_padded_rows(tokens, sequence_) * c.dim) +
+           nn::Residual::workspace_bytes(tokens, c.dim) + 2 * floats(r * c.dim) + floats(r * c.vocab) + floats(r) +
+           static_cast<std::size_t>(r) * 256 + ids_.workspace_bytes(r) +
            std::max({stack_->workspace_bytes(rows, tokens, num_threads_), head().workspace_bytes(rows, num_threads_),
                      sample_workspace_bytes(c.vocab, num_threads_)});
   }
@@ -139,35 +138,6 @@ class TextDecoder final : public engine::ComponentBody {
   explicit TextDecoder(const TextDecoderRefs& refs) : refs_(refs) {}
   const nn::Linear& head() const { return refs_.config->tied ? embedding_ : head_; }
 
-  // Of the table's and the head's rows.
-  Status share_vocabulary(Ranks ranks) {
-    ranks_ = ranks;
-    ids_ = uneven_share(refs_.config->vocab, ranks);
-    if (ids_.count() > 0) return ok_status();
-    return bad_model("a vocabulary of " + std::to_string(refs_.config->vocab) + " leaves rank " +
-                     std::to_string(ranks.rank) + " of " + std::to_string(ranks.size) + " without a part");
-  }
-  std::int64_t ids_of_a_rank() const {
-    return uneven_share(refs_.config->vocab, {.rank = 0, .size = ranks_.size}).count();
-  }
-
-  Status embed(OpContext& ops, TensorView ids, TensorView out) const {
-    EmbeddingArgs args{.ids = ids, .tied = &embedding_.weight(), .out = out};
-    if (ranks_.alone()) return embedding(ops, args);
-    args.first_id = ids_.begin;
-    args.vocabulary = refs_.config->vocab;
-    MSTAR_TRY(embedding(ops, args));
-    return all_reduce(ops, out);
-  }
-
-  // logits [rows, vocab], on every rank.
-  Status run_head(OpContext& ops, const nn::LinearInput& rows, TensorView logits) const {
-    if (ranks_.alone()) return head().run(ops, rows, logits);
-    const TensorView parts = ops.temporary(DType::f32, {ranks_.size, logits.dim(0), ids_of_a_rank()});
-    MSTAR_TRY(head().run(ops, rows, columns(parts.at(ranks_.rank), 0, ids_.count())));
-    return gather_columns(ops, {.parts = parts, .out = logits});
-  }
-
   bool on_cuda() const { return refs_.config->backend == Backend::cuda; }
 
   nn::Residual::Reader head_reader() const { return {.norm = &norm_, .product = &head(), .logits = true}; }
@@ -185,17 +155,22 @@ class TextDecoder final : public engine::ComponentBody {
     OpContext& ops = step.ops();
     auto& kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.kv));
     const std::int64_t tokens = step.token_offsets().back();
-    nn::Residual x(ops, ops.temporary(DType::f32, {tokens, refs_.config->dim}));
+    const nn::RowSplit split(tokens, sequence_);
+    const AxisRange own = split.own();
+    const TensorView stream = ops.temporary(DType::f32, {split.padded_rows(), refs_.config->dim});
+    nn::Residual x(ops, stream.slice(own.begin, own.end));
     const TensorView positions(const_cast<std::int32_t*>(kv.positions(step.plan_slot())), DType::i32, {tokens},
                                ops.device.id());
-    MSTAR_TRY(embed(ops, step.input(0), x.x()));
-    const bool each_draws = each_token_draws(step);
+    const TensorView ids = split.is_split() ? step.input(0).slice(own.begin, own.end) : step.input(0);
+    MSTAR_TRY(ids_.embed(ops, {.ids = ids, .tied = &embedding_.weight(), .out = x.x()}));
+    const bool each_draws = each_token_draws(step) && !split.is_split();
     MSTAR_TRY(stack_->run(step, x, positions, each_draws ? head_reader() : nn::Residual::Reader{}));
+    MSTAR_TRY(nn::gather_rows(ops, split, stream));
     if (drawn.empty()) return ok_status();
     const TensorView logits = step.border(kLogits).slice(0, static_cast<std::int64_t>(drawn.size()));
-    if (!each_draws) return logits_of_last(step, x.x(), drawn, logits);
+    if (!each_draws) return logits_of_last(step, stream.slice(0, tokens), drawn, logits);
     MSTAR_TRY(x.norm(ops, norm_));
-    return run_head(ops, x.normed(), logits);
+    return ids_.run_head(ops, head(), x.normed(), logits);
   }
 
   // Whether each row has one token and ends, as while answers are decoded.
@@ -224,7 +199,7 @@ class TextDecoder final : public engine::ComponentBody {
     }
     const TensorView normed = ops.temporary(ops.activations, {num_rows, c.dim});
     MSTAR_TRY(norm_.run(ops, last, normed));
-    return run_head(ops, normed, logits);
+    return ids_.run_head(ops, head(), normed, logits);
   }
 
   Status draw(Forward& step, const std::vector<int>& ending, TensorView logits) {
@@ -289,8 +264,8 @@ class TextDecoder final : public engine::ComponentBody {
   std::vector<TensorView> raw_;                                     // of the rows of one forward that end
   Value any_token_ = HostValue::i32(std::vector<std::int32_t>{0});  // what captured rows are recorded with
   int num_threads_ = 1;
-  Ranks ranks_;
-  AxisRange ids_;  // whose rows of the table and of the head this rank holds
+  Ranks sequence_;
+  nn::Vocabulary ids_;
   nn::Linear embedding_, head_;
   std::unique_ptr<DecoderStack> stack_;
   nn::RmsNorm norm_;

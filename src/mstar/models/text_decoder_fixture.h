@@ -37,13 +37,13 @@ struct Drawn {
 class Model {
  public:
   explicit Model(const fs::path& path, const Params& options = {}, int num_threads = 2, int step_tokens = 256,
-                 Communicator* group = nullptr)
+                 const MeshEnds& group = {})
       : pool_(num_threads) {
     const Status built = build(path, options, step_tokens, group);
     EXPECT_TRUE(built) << built.error().message;
   }
   // Why there can be no such model.
-  static Status fault(const fs::path& path, const Params& options, Communicator* group) {
+  static Status fault(const fs::path& path, const Params& options, const MeshEnds& group) {
     Model model;
     return model.build(path, options, 256, group);
   }
@@ -78,6 +78,7 @@ class Model {
     return engine_->finish(std::move(prepared.step))[0].error;
   }
 
+  void remove(int request) { resources_.remove_request(RequestId(static_cast<unsigned>(request))); }
   void add_again(int request) {
     EXPECT_TRUE(resources_.add_request(RequestId(static_cast<unsigned>(request)), params_));
   }
@@ -141,7 +142,7 @@ class Model {
  private:
   Model() : pool_(1) {}
 
-  Status build(const fs::path& path, const Params& options, int step_tokens, Communicator* group) {
+  Status build(const fs::path& path, const Params& options, int step_tokens, const MeshEnds& group) {
     ModelSource source{
         .name = "seeded", .directory = fs::is_directory(path) ? path : path.parent_path(), .options = options};
     if (options.get_string("load_format", "auto").value_or("") == "dummy") {
@@ -161,15 +162,15 @@ class Model {
     const resource::PoolLimits limits{.max_requests = kNumPrompts,
                                       .max_rows = kNumPrompts,
                                       .max_tokens = step_tokens,
-                                      .head_shards = group ? group->size() : 1,
+                                      .head_shards = group.size().num_ranks(),
                                       .promised_answer_tokens = 1};
     const decl::ComponentRef component[] = {decl_->find_component("decoder")};
-    MSTAR_TRY_ASSIGN(resources_, engine::ResourceSet::build(*decl_, component, limits, *device_));
+    MSTAR_TRY_ASSIGN(resources_, engine::ResourceSet::build(*decl_, component, limits, *device_, group.size()));
     MSTAR_TRY_ASSIGN(engine_, engine::Engine::create(*decl_, component[0],
                                                      {.limits = limits,
                                                       .buffers = std::make_shared<engine::BufferPool>(*device_),
                                                       .pool = &pool_,
-                                                      .communicator = group},
+                                                      .mesh = group},
                                                      resources_, map, *device_));
     MSTAR_TRY(map.finish());
     params_.sampling.num_logprobs = vocab_;

@@ -27,6 +27,12 @@ Result<DecoderLayer> DecoderLayer::load(const LoadContext& context, const std::s
   layer.dims_.heads = static_cast<int>(heads.count());
   layer.dims_.kv_heads = static_cast<int>(kv_heads.count());
   layer.dims_.ffn_dim = static_cast<int>(ffn.count());
+  const Dims& own = layer.dims_;
+  MSTAR_TRY_ASSIGN(const SharedHeads shared, share_heads(own.heads, own.kv_heads, context.sequence));
+  layer.heads_ = shared.num_heads;
+  layer.kv_heads_ = shared.num_kv_heads;
+  layer.swap_ = swap_of_heads(shared, {.unit = own.head_dim, .kv_begin = own.q_width(), .kv_width = own.kv_width()},
+                              own.head_dim, context.sequence);
   MSTAR_TRY_ASSIGN(layer.norm1_, RmsNorm::load(context, name + ".norm1", dims.dim, dims.norm_epsilon));
   MSTAR_TRY_ASSIGN(layer.norm2_, RmsNorm::load(context, name + ".norm2", dims.dim, dims.norm_epsilon));
   if (dims.qk_norm) {
@@ -46,13 +52,15 @@ Result<DecoderLayer> DecoderLayer::load(const LoadContext& context, const std::s
 
 Status DecoderLayer::attend(OpContext& ops, Residual& x, TensorView positions, const Rotary& rotary, RaggedView rows,
                             PagedKvView kv) const {
-  const std::int64_t tokens = x.tokens();
-  TensorView qkv = ops.temporary(ops.activations, {tokens, dims_.qkv_width()});
-  TensorView mixed = ops.temporary(ops.activations, {tokens, dims_.q_width()});
-  MSTAR_TRY(qkv_.run(ops, x.normed(), qkv));
-  const TensorView q = head_columns(qkv, 0, dims_.heads, dims_.head_dim);
-  const TensorView k = head_columns(qkv, dims_.q_width(), dims_.kv_heads, dims_.head_dim);
-  const TensorView v = head_columns(qkv, dims_.q_width() + dims_.kv_width(), dims_.kv_heads, dims_.head_dim);
+  const std::int64_t tokens = positions.dim(0), q_width = heads_ * dims_.head_dim,
+                     kv_width = kv_heads_ * dims_.head_dim;
+  const TensorView projected = ops.temporary(ops.activations, {x.tokens(), dims_.qkv_width()});
+  TensorView mixed = swap_.room(ops, tokens, dims_.q_width());
+  MSTAR_TRY(qkv_.run(ops, x.normed(), projected));
+  MSTAR_TRY_ASSIGN(const TensorView qkv, swap_.to_heads(ops, projected, tokens));
+  const TensorView q = head_columns(qkv, 0, heads_, dims_.head_dim);
+  const TensorView k = head_columns(qkv, q_width, kv_heads_, dims_.head_dim);
+  const TensorView v = head_columns(qkv, q_width + kv_width, kv_heads_, dims_.head_dim);
   MSTAR_TRY(qkv_prepare(ops, {.q = q,
                               .k = k,
                               .v = v,
@@ -71,7 +79,8 @@ Status DecoderLayer::attend(OpContext& ops, Residual& x, TensorView positions, c
                                   .rows = rows,
                                   .kv = kv,
                                   .scale = 1.0f / std::sqrt(static_cast<float>(dims_.head_dim)),
-                                  .out = mixed.reshaped({tokens, dims_.heads, dims_.head_dim})}));
+                                  .out = mixed.reshaped({tokens, heads_, dims_.head_dim})}));
+  MSTAR_TRY_ASSIGN(mixed, swap_.to_rows(ops, mixed, dims_.q_width()));
   return x.add(ops, out_, mixed, {.norm = &norm2_, .product = &gate_up_, .gated = true});
 }
 
@@ -95,7 +104,9 @@ Status DecoderLayer::run(OpContext& ops, Residual& x, TensorView positions, cons
 
 std::size_t DecoderLayer::workspace_bytes(int tokens, int num_threads, const Rotary& rotary) const {
   const std::int64_t t = tokens;
-  return std::max(floats(t * dims_.qkv_width()) + floats(t * dims_.q_width()), floats(t * dims_.ffn_dim)) +
+  return std::max(
+             floats(t * dims_.qkv_width()) + floats(t * dims_.q_width()) + swap_.workspace_bytes(t, dims_.q_width()),
+             floats(t * dims_.ffn_dim)) +
          std::max({attention_paged_workspace_bytes(dims_.head_dim, num_threads), rotary.workspace_bytes(num_threads),
                    qkv_.workspace_bytes(tokens, num_threads), out_.workspace_bytes(tokens, num_threads),
                    gate_up_.gated_workspace_bytes(tokens, num_threads), down_.workspace_bytes(tokens, num_threads)});

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "mstar/nn/shards.h"
 #include "mstar/ops/delta_mix/delta_mix.h"
+#include "mstar/ops/pick_columns/pick_columns.h"
 
 namespace mstar::nn {
 namespace {
@@ -16,6 +19,14 @@ Result<Tensor> to_device(Device& device, const Shape& shape, const std::vector<f
   MSTAR_TRY_ASSIGN(Tensor out, Tensor::allocate(device, DType::f32, shape));
   device.copy_to_device(out.view().pointer, values.data(), out.bytes(), device.default_stream());
   device.synchronize(device.default_stream());
+  return out;
+}
+
+// Elements of `unit` numbers in the ranges.
+std::vector<float> picked(const std::vector<float>& values, const std::vector<AxisRange>& ranges, std::int64_t unit) {
+  std::vector<float> out;
+  for (const AxisRange& each : ranges)
+    out.insert(out.end(), values.begin() + each.begin * unit, values.begin() + each.end * unit);
   return out;
 }
 
@@ -56,31 +67,48 @@ struct DeltaNet::Shard {
     append(out, value_heads, whole.value_dim, 2 * whole.keys_width());
     return out;
   }
-  weights::Cut in() const {
+  std::vector<AxisRange> in_columns() const {
     std::vector<AxisRange> out = conv_channels();
     append(out, value_heads, whole.value_dim, whole.conv_width());
     append(out, value_heads, 1, whole.conv_width() + whole.values_width());
     append(out, value_heads, 1, whole.conv_width() + whole.values_width() + whole.heads);
-    return rows_cut(ranks, std::move(out));
+    return out;
   }
+  weights::Cut in() const { return rows_cut(ranks, in_columns()); }
   weights::Cut conv() const { return rows_cut(ranks, conv_channels()); }
   weights::Cut by_value_head() const { return rows_cut(ranks, value_heads); }
-  weights::Cut out() const {
+  std::vector<AxisRange> out_columns() const {
     std::vector<AxisRange> out;
     append(out, value_heads, whole.value_dim, 0);
-    return columns_cut(ranks, std::move(out));
+    return out;
   }
+  weights::Cut out() const { return columns_cut(ranks, out_columns()); }
 };
 
+Result<HeadSwap> DeltaNet::swap_of(const Dims& dims, Ranks sequence) {
+  if (sequence.alone()) return HeadSwap();
+  std::vector<std::vector<AxisRange>> in, out;
+  for (int rank = 0; rank < sequence.size; ++rank) {
+    MSTAR_TRY_ASSIGN(const Shard shard, Shard::of(dims, {rank, sequence.size}));
+    in.push_back(shard.in_columns());
+    out.push_back(shard.out_columns());
+  }
+  if (in[0].size() > kMostPickedRanges)
+    return bad_model("a delta net with " + std::to_string(dims.heads / dims.key_heads) +
+                     " interleaved heads for each key head cannot split sequences");
+  return HeadSwap(sequence, std::move(in), std::move(out));
+}
+
 // The op reads taps outermost.
-Status DeltaNet::load_conv(const LoadContext& context, const std::string& home, const Dims& whole,
-                           const weights::Cut& cut) {
-  const std::int64_t width = dims_.conv_width(), taps = dims_.taps;
+Status DeltaNet::load_conv(const LoadContext& context, const std::string& home, const Shard& shard,
+                           const Shard& mixed) {
+  const Dims& whole = shard.whole;
+  const std::int64_t width = mix_.conv_width(), taps = mix_.taps;
   const std::optional<Shape> stored = context.weights.shape_of(home);
   const Shape expected =
       stored && stored->rank() == 2 ? Shape{whole.conv_width(), taps} : Shape{whole.conv_width(), 1, taps};
-  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, expected, cut));
-  const std::vector<float> by_channel = loaded.to_f32();
+  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, expected, shard.conv()));
+  const std::vector<float> by_channel = picked(loaded.to_f32(), mixed.conv_channels(), taps);
   context.weights.release_pages(loaded);
   std::vector<float> by_tap(by_channel.size());
   for (std::int64_t c = 0; c < width; ++c)
@@ -90,17 +118,28 @@ Status DeltaNet::load_conv(const LoadContext& context, const std::string& home, 
   return ok_status();
 }
 
-Status DeltaNet::load_rate(const LoadContext& context, const std::string& name, const Dims& whole,
-                           const weights::Cut& cut) {
+Status DeltaNet::load_rate(const LoadContext& context, const std::string& name, const Shard& shard,
+                           const Shard& mixed) {
   const bool negated = context.weights.has(name + ".minus_rate");
   const std::string home = name + (negated ? ".minus_rate" : ".log_rate");
-  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded, context.weights.take(home, {whole.heads}, cut));
-  std::vector<float> rate = loaded.to_f32();
+  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded,
+                   context.weights.take(home, {shard.whole.heads}, shard.by_value_head()));
+  std::vector<float> rate = picked(loaded.to_f32(), mixed.value_heads, 1);
   for (float& each : rate) {
     each = negated ? -each : std::exp(each);
     if (!(each >= 0) || std::isinf(each)) return bad_model("'" + home + "' holds a decay that grows");
   }
-  MSTAR_TRY_ASSIGN(rate_, to_device(context.device, {dims_.heads}, rate));
+  MSTAR_TRY_ASSIGN(rate_, to_device(context.device, {mix_.heads}, rate));
+  return ok_status();
+}
+
+Status DeltaNet::load_dt_bias(const LoadContext& context, const std::string& home, const Shard& shard,
+                              const Shard& mixed) {
+  MSTAR_TRY_ASSIGN(const weights::LoadedWeight loaded,
+                   context.weights.take(home, {shard.whole.heads}, shard.by_value_head()));
+  const std::vector<float> bias = picked(loaded.to_f32(), mixed.value_heads, 1);
+  context.weights.release_pages(loaded);
+  MSTAR_TRY_ASSIGN(dt_bias_, to_device(context.device, {mix_.heads}, bias));
   return ok_status();
 }
 
@@ -108,12 +147,15 @@ Result<DeltaNet> DeltaNet::load(const LoadContext& context, const std::string& n
   MSTAR_TRY_ASSIGN(const Shard shard, Shard::of(dims, context.ranks));
   DeltaNet out;
   out.dims_ = shard.own();
+  MSTAR_TRY_ASSIGN(const Shard mixed, Shard::of(out.dims_, context.sequence));
+  out.mix_ = mixed.own();
+  MSTAR_TRY_ASSIGN(out.swap_, swap_of(out.dims_, context.sequence));
   out.backend_ = context.device.id().backend;
   out.batch_invariant_ = context.batch_invariant;
   MSTAR_TRY_ASSIGN(out.in_, Linear::load(context, name + ".in", dims.in_width(), dims.dim, false, shard.in()));
-  MSTAR_TRY(out.load_conv(context, name + ".conv.weight", dims, shard.conv()));
-  MSTAR_TRY(out.load_rate(context, name, dims, shard.by_value_head()));
-  MSTAR_TRY_ASSIGN(out.dt_bias_, load_f32(context, name + ".dt_bias", {dims.heads}, shard.by_value_head()));
+  MSTAR_TRY(out.load_conv(context, name + ".conv.weight", shard, mixed));
+  MSTAR_TRY(out.load_rate(context, name, shard, mixed));
+  MSTAR_TRY(out.load_dt_bias(context, name + ".dt_bias", shard, mixed));
   MSTAR_TRY_ASSIGN(out.norm_, RmsNorm::load(context, name + ".norm", dims.value_dim, dims.norm_epsilon));
   MSTAR_TRY_ASSIGN(out.out_, Linear::load(context, name + ".out", dims.dim, dims.values_width(), false, shard.out()));
   return out;
@@ -122,11 +164,12 @@ Result<DeltaNet> DeltaNet::load(const LoadContext& context, const std::string& n
 Status DeltaNet::run(OpContext& ops, Residual& x, TensorView positions, RaggedView rows, const DeltaNetState& state,
                      const Residual::Reader& next) const {
   const auto mark = ops.arena.mark();
-  const Dims& d = dims_;
-  const std::int64_t tokens = x.tokens();
-  const TensorView in = ops.temporary(ops.activations, {tokens, d.in_width()});
-  const TensorView mixed = ops.temporary(ops.activations, {tokens, d.heads, d.value_dim});
-  MSTAR_TRY(in_.run(ops, x.normed(), in));
+  const Dims& d = mix_;
+  const std::int64_t tokens = positions.dim(0), values_width = dims_.values_width();
+  const TensorView projected = ops.temporary(ops.activations, {x.tokens(), dims_.in_width()});
+  TensorView mixed = swap_.room(ops, tokens, values_width);
+  MSTAR_TRY(in_.run(ops, x.normed(), projected));
+  MSTAR_TRY_ASSIGN(const TensorView in, swap_.to_heads(ops, projected, tokens));
   MSTAR_TRY(delta_mix(ops, {.in = in,
                             .rows = rows,
                             .positions = positions.data<std::int32_t>(),
@@ -143,8 +186,9 @@ Status DeltaNet::run(OpContext& ops, Residual& x, TensorView positions, RaggedVi
                             .read_slots = state.read_slots,
                             .kept = state.kept,
                             .in_turn = batch_invariant_,
-                            .out = mixed}));
-  MSTAR_TRY(x.add(ops, out_, mixed.reshaped({tokens, d.values_width()}), next));
+                            .out = mixed.reshaped({tokens, d.heads, d.value_dim})}));
+  MSTAR_TRY_ASSIGN(mixed, swap_.to_rows(ops, mixed, values_width));
+  MSTAR_TRY(x.add(ops, out_, mixed, next));
   ops.arena.rewind(mark);
   return ok_status();
 }
@@ -152,10 +196,11 @@ Status DeltaNet::run(OpContext& ops, Residual& x, TensorView positions, RaggedVi
 std::size_t DeltaNet::workspace_bytes(int tokens, int num_threads) const {
   const std::int64_t t = tokens;
   return floats(t * dims_.in_width()) + floats(t * dims_.values_width()) +
+         swap_.workspace_bytes(t, dims_.values_width()) +
          std::max({delta_mix_workspace_bytes({.backend = backend_,
                                               .tokens = t,
-                                              .heads = dims_.heads,
-                                              .conv_width = dims_.conv_width(),
+                                              .heads = mix_.heads,
+                                              .conv_width = mix_.conv_width(),
                                               .key_dim = dims_.key_dim,
                                               .num_threads = num_threads}),
                    in_.workspace_bytes(tokens, num_threads), out_.workspace_bytes(tokens, num_threads)});

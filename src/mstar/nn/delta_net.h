@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "mstar/nn/head_swap.h"
 #include "mstar/nn/residual.h"
 #include "mstar/tensor/kv_view.h"
 
@@ -39,28 +40,33 @@ class DeltaNet {
   // Homes: NAME.in [in_width, dim], rows of q, k, v, z, b, a; NAME.conv.weight [conv_width, 1, taps] or [conv_width,
   // taps]; NAME.log_rate [heads], or NAME.minus_rate; NAME.dt_bias [heads]; NAME.norm [value_dim]; NAME.out [dim,
   // values_width]. A rank of several takes its key heads and the value heads that read them, of everything but
-  // NAME.norm.
+  // NAME.norm. Of ranks that split sequences each has some of those heads in convolution and rule.
   static Result<DeltaNet> load(const LoadContext& context, const std::string& name, const Dims& dims);
-  // positions [tokens] i32: a row whose first token is at 0 starts from zeros; `next` reads x behind it.
-  // Thread: the step's owner.
+  // x has the own rows of the step's (row_split.h), positions [tokens] i32 is of all: a row whose first token is at 0
+  // starts from zeros; `next` reads x behind it. Thread: the step's owner.
   Status run(OpContext& ops, Residual& x, TensorView positions, RaggedView rows, const DeltaNetState& state,
              const Residual::Reader& next) const;
   Residual::Reader reader(const RmsNorm& norm) const { return {.norm = &norm, .product = &in_}; }
-  // Arena bytes that run() takes and gives back.
+  // Arena bytes that run() takes and gives back, for so many rows of the step.
   std::size_t workspace_bytes(int tokens, int num_threads) const;
   std::size_t bytes() const;
 
  private:
   struct Shard;
-  Status load_conv(const LoadContext& context, const std::string& home, const Dims& whole, const weights::Cut& cut);
-  Status load_rate(const LoadContext& context, const std::string& name, const Dims& whole, const weights::Cut& cut);
+  static Result<HeadSwap> swap_of(const Dims& dims, Ranks sequence);
+  // `shard` of the weights over the ranks, `mixed` of what is left over those that split sequences.
+  Status load_conv(const LoadContext& context, const std::string& home, const Shard& shard, const Shard& mixed);
+  Status load_rate(const LoadContext& context, const std::string& name, const Shard& shard, const Shard& mixed);
+  Status load_dt_bias(const LoadContext& context, const std::string& home, const Shard& shard, const Shard& mixed);
 
-  Dims dims_;  // of this rank
+  Dims dims_;  // of this rank's weights
+  Dims mix_;   // of them, of the heads that it mixes
+  HeadSwap swap_;
   Backend backend_ = Backend::cpu;
   bool batch_invariant_ = false;
   Linear in_, out_;
-  Tensor conv_;            // [taps, conv_width]
-  Tensor rate_, dt_bias_;  // [heads]
+  Tensor conv_;            // [taps, conv_width], of the heads that it mixes
+  Tensor rate_, dt_bias_;  // [heads], likewise
   RmsNorm norm_;
 };
 

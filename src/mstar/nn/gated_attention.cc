@@ -32,6 +32,13 @@ Result<GatedAttention> GatedAttention::load(const LoadContext& context, const st
   out.dims_ = dims;
   out.dims_.heads = static_cast<int>(heads.count());
   out.dims_.kv_heads = static_cast<int>(kv_heads.count());
+  const Dims& own = out.dims_;
+  MSTAR_TRY_ASSIGN(const SharedHeads shared, share_heads(own.heads, own.kv_heads, context.sequence));
+  out.heads_ = shared.num_heads;
+  out.kv_heads_ = shared.num_kv_heads;
+  out.swap_ =
+      swap_of_heads(shared, {.unit = 2 * own.head_dim, .kv_begin = 2 * own.q_width(), .kv_width = own.kv_width()},
+                    own.head_dim, context.sequence);
   MSTAR_TRY_ASSIGN(out.qkv_, Linear::load(context, name + ".qkv", dims.in_width(), dims.dim, false,
                                           rows_cut(ranks, {q_and_gate, k, v})));
   MSTAR_TRY_ASSIGN(out.out_,
@@ -46,15 +53,16 @@ Result<GatedAttention> GatedAttention::load(const LoadContext& context, const st
 Status GatedAttention::run(OpContext& ops, Residual& x, TensorView positions, const Rotary& rotary, RaggedView rows,
                            PagedKvView kv, const Residual::Reader& next) const {
   const auto mark = ops.arena.mark();
-  const std::int64_t tokens = x.tokens(), head_dim = dims_.head_dim;
-  const TensorView in = ops.temporary(ops.activations, {tokens, dims_.in_width()});
-  const TensorView q = ops.temporary(ops.activations, {tokens, dims_.heads, head_dim});
-  const TensorView mixed = ops.temporary(ops.activations, {tokens, dims_.heads, head_dim});
-  MSTAR_TRY(qkv_.run(ops, x.normed(), in));
-  const TensorView stored_q = heads_apart(in, 0, dims_.heads, dims_.head_dim, 2 * head_dim);
-  const TensorView gate = heads_apart(in, head_dim, dims_.heads, dims_.head_dim, 2 * head_dim);
-  const TensorView k = head_columns(in, 2 * dims_.q_width(), dims_.kv_heads, dims_.head_dim);
-  const TensorView v = head_columns(in, 2 * dims_.q_width() + dims_.kv_width(), dims_.kv_heads, dims_.head_dim);
+  const std::int64_t tokens = positions.dim(0), head_dim = dims_.head_dim;
+  const TensorView projected = ops.temporary(ops.activations, {x.tokens(), dims_.in_width()});
+  const TensorView q = ops.temporary(ops.activations, {tokens, heads_, head_dim});
+  TensorView mixed = swap_.room(ops, tokens, dims_.q_width());
+  MSTAR_TRY(qkv_.run(ops, x.normed(), projected));
+  MSTAR_TRY_ASSIGN(const TensorView in, swap_.to_heads(ops, projected, tokens));
+  const TensorView stored_q = heads_apart(in, 0, heads_, dims_.head_dim, 2 * head_dim);
+  const TensorView gate = heads_apart(in, head_dim, heads_, dims_.head_dim, 2 * head_dim);
+  const TensorView k = head_columns(in, 2 * heads_ * head_dim, kv_heads_, dims_.head_dim);
+  const TensorView v = head_columns(in, (2 * heads_ + kv_heads_) * head_dim, kv_heads_, dims_.head_dim);
   MSTAR_TRY(qkv_prepare(ops, {.q = stored_q,
                               .k = k,
                               .v = v,
@@ -73,16 +81,17 @@ Status GatedAttention::run(OpContext& ops, Residual& x, TensorView positions, co
                                   .rows = rows,
                                   .kv = kv,
                                   .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
-                                  .out = mixed,
+                                  .out = mixed.reshaped({tokens, heads_, head_dim}),
                                   .gate = gate}));
-  MSTAR_TRY(x.add(ops, out_, mixed.reshaped({tokens, dims_.q_width()}), next));
+  MSTAR_TRY_ASSIGN(mixed, swap_.to_rows(ops, mixed, dims_.q_width()));
+  MSTAR_TRY(x.add(ops, out_, mixed, next));
   ops.arena.rewind(mark);
   return ok_status();
 }
 
 std::size_t GatedAttention::workspace_bytes(int tokens, int num_threads, const Rotary& rotary) const {
   const std::int64_t t = tokens;
-  return floats(t * dims_.in_width()) + 2 * floats(t * dims_.q_width()) +
+  return floats(t * dims_.in_width()) + 2 * floats(t * dims_.q_width()) + swap_.workspace_bytes(t, dims_.q_width()) +
          std::max({attention_paged_workspace_bytes(dims_.head_dim, num_threads), rotary.workspace_bytes(num_threads),
                    qkv_.workspace_bytes(tokens, num_threads), out_.workspace_bytes(tokens, num_threads)});
 }

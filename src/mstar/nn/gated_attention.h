@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "mstar/nn/head_swap.h"
 #include "mstar/nn/residual.h"
 #include "mstar/nn/rotary.h"
 #include "mstar/tensor/kv_view.h"
@@ -27,18 +28,21 @@ class GatedAttention {
   };
   // Homes: NAME.qkv [in_width, dim], rows of each head's query and gate, then keys, then values; NAME.out [dim,
   // q_width]; NAME.q_norm, NAME.k_norm [head_dim]. A rank of several takes its heads' rows of qkv and columns of out.
+  // Of ranks that split sequences each has some of those heads in attention.
   static Result<GatedAttention> load(const LoadContext& context, const std::string& name, const Dims& dims);
-  // positions [tokens] i32; `kv` is this layer's, its lengths count the rows' tokens; `next` reads x behind it.
-  // Thread: the step's owner.
+  // x has the own rows of the step's (row_split.h), positions [tokens] i32 is of all; `kv` is this layer's, its lengths
+  // count the rows' tokens; `next` reads x behind it. Thread: the step's owner.
   Status run(OpContext& ops, Residual& x, TensorView positions, const Rotary& rotary, RaggedView rows, PagedKvView kv,
              const Residual::Reader& next) const;
   Residual::Reader reader(const RmsNorm& norm) const { return {.norm = &norm, .product = &qkv_}; }
-  // Arena bytes that run() takes and gives back.
+  // Arena bytes that run() takes and gives back, for so many rows of the step.
   std::size_t workspace_bytes(int tokens, int num_threads, const Rotary& rotary) const;
   std::size_t bytes() const { return qkv_.bytes() + out_.bytes() + q_norm_.bytes() + k_norm_.bytes(); }
 
  private:
-  Dims dims_;  // of this rank
+  Dims dims_;                     // of this rank's weights
+  int heads_ = 0, kv_heads_ = 0;  // of them, those that it attends with
+  HeadSwap swap_;
   Linear qkv_, out_;
   RmsNorm q_norm_, k_norm_;
 };

@@ -24,6 +24,8 @@ struct LoadContext {
   bool keep_blocks = true;
   // This rank of those that each hold a part: blocks cut what they load (shards.h). Default: alone.
   Ranks ranks = {};
+  // This rank of those that have the other rows of a step: blocks with heads swap them for rows (head_swap.h).
+  Ranks sequence = {};
 };
 
 // Rows that a product reads; with squares they lack a norm's factor (ops/linear/passed_norm.h).

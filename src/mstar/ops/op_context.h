@@ -18,8 +18,10 @@ struct OpContext {
   ThreadPool* pool = nullptr;  // CPU only; null means the calling thread alone
   // Of what lies between two products of a block: f32, on CUDA mostly bf16. The residual stream and logits are f32.
   DType activations = DType::f32;
-  // Of the ranks that work in step; null: alone. Its calls are on `stream`.
+  // Of the ranks that hold the other parts of the weights; null: alone. Its calls are on `stream`.
   Communicator* communicator = nullptr;
+  // Of the ranks that have the other rows of the step; null: this one has all. Likewise.
+  Communicator* sequence = nullptr;
 
   Backend backend() const { return device.id().backend; }
   TensorView temporary(DType dtype, Shape shape) {

@@ -36,19 +36,19 @@ Status load_model(const WorkerModel& model, const LoadContext& context, engine::
   if (const auto homes = homes_of(declaration); model.checkpoint && !homes.empty())
     MSTAR_TRY(weights.check_prefixes(homes));
   // Only components in step are cut, and what they use is theirs alone (check_ranks_in_step).
-  resource::PoolLimits pools = model.limits;
-  pools.head_shards = model.in_step.empty() ? 1 : ranks_of(context.communicator).size;
-  MSTAR_TRY_ASSIGN(resources, engine::ResourceSet::build(declaration, model.components, pools, context.device));
+  const MeshSize mesh = model.in_step.empty() ? MeshSize() : context.mesh.size();
+  MSTAR_TRY_ASSIGN(resources,
+                   engine::ResourceSet::build(declaration, model.components, model.limits, context.device, mesh));
   for (const decl::ComponentRef component : model.components) {
     const bool in_step = std::find(model.in_step.begin(), model.in_step.end(), component) != model.in_step.end();
     resource::PoolLimits limits = limits_of(declaration.at(component).device(), model.limits);
-    limits.head_shards = in_step ? pools.head_shards : 1;
+    limits.head_shards = in_step ? decl::head_shards(declaration.at(component).device(), mesh) : 1;
     MSTAR_TRY_ASSIGN(auto engine, engine::Engine::create(declaration, component,
                                                          {.limits = limits,
                                                           .buffers = context.buffers,
                                                           .pool = context.pool,
                                                           .profile = context.profile,
-                                                          .communicator = in_step ? context.communicator : nullptr},
+                                                          .mesh = in_step ? context.mesh : MeshEnds()},
                                                          resources, weights, context.device));
     engines.push_back(std::move(engine));
   }

@@ -29,7 +29,7 @@ struct LoadContext {
   std::shared_ptr<engine::BufferPool> buffers;
   ThreadPool* pool = nullptr;
   StepProfile* profile = nullptr;
-  Communicator* communicator = nullptr;  // of the models' components in step; null: nothing is computed together
+  MeshEnds mesh = {};  // of the models' components in step; alone: nothing is computed together
 };
 
 // Resources and engines of the model's components, in their order; `resources` is empty before, and must stand still

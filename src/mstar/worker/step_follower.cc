@@ -34,7 +34,7 @@ Status StepFollower::load() {
                          {.device = *options_.device,
                           .buffers = buffers_,
                           .pool = options_.pool,
-                          .communicator = options_.group->communicator(options_.rank)},
+                          .mesh = options_.group->ends(options_.rank)},
                          resources_[m], engines));
     for (std::size_t c = 0; c < engines.size(); ++c)
       lanes_[{m, model.components[c]}] = {.model = m, .engine = std::move(engines[c])};

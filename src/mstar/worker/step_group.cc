@@ -5,16 +5,11 @@
 
 namespace mstar::worker {
 
-StepGroup::StepGroup(int size, std::vector<std::unique_ptr<Communicator>> communicators,
-                     std::uint64_t entries_per_state)
-    : communicators_(std::move(communicators)), entries_per_state_(entries_per_state) {
-  MSTAR_CHECK(size >= 1 && (communicators_.empty() || communicators_.size() == static_cast<std::size_t>(size)),
-              "each rank of a group has one communicator, or none has");
+StepGroup::StepGroup(int size, RankMesh mesh, std::uint64_t entries_per_state)
+    : mesh_(std::move(mesh)), entries_per_state_(entries_per_state) {
+  MSTAR_CHECK(size >= 1 && (mesh_.empty() || mesh_.size().num_ranks() == size),
+              "the mesh of a group has its ranks, or there is none");
   for (int i = 1; i < size; ++i) followers_.push_back(std::make_unique<Queue<LogEntry>>());
-}
-
-Communicator* StepGroup::communicator(int rank) const {
-  return communicators_.empty() ? nullptr : communicators_[static_cast<std::size_t>(rank)].get();
 }
 
 void StepGroup::log(const LogEntry& entry) {
@@ -42,7 +37,7 @@ void StepGroup::end(const std::string& reason) {
     ended_ = reason;
   }
   log_error("ranks that work in step: {}", reason);
-  for (const auto& each : communicators_) each->abort(reason);
+  mesh_.abort(reason);
 }
 
 Status StepGroup::failure() const {
@@ -51,7 +46,7 @@ Status StepGroup::failure() const {
     if (ended_) return unavailable(*ended_);
   }
   // A device may have found out by itself.
-  return communicators_.empty() ? ok_status() : communicators_.front()->failure();
+  return mesh_.failure();
 }
 
 void StepGroup::close() {

@@ -10,7 +10,7 @@
 
 #include "mstar/base/queue.h"
 #include "mstar/decl/component.h"
-#include "mstar/device/communicator.h"
+#include "mstar/device/rank_mesh.h"
 #include "mstar/worker/step_log.h"
 
 namespace mstar::worker {
@@ -28,16 +28,15 @@ class StepGroup {
   static constexpr std::uint64_t kEntriesPerState = 1;
 #endif
 
-  // `communicators`: one for each rank of the group, or none, where nothing is computed together.
-  explicit StepGroup(int size, std::vector<std::unique_ptr<Communicator>> communicators = {},
-                     std::uint64_t entries_per_state = kEntriesPerState);
+  // `mesh`: of as many ranks; empty where nothing is computed together.
+  explicit StepGroup(int size, RankMesh mesh = {}, std::uint64_t entries_per_state = kEntriesPerState);
   int size() const { return static_cast<int>(followers_.size()) + 1; }
   int num_followers() const { return static_cast<int>(followers_.size()); }
   std::uint64_t entries_per_state() const { return entries_per_state_; }
-  Communicator* communicator(int rank) const;  // null: there is none
+  MeshEnds ends(int rank) const { return mesh_.ends(rank); }
   // Whether the ranks wait for each other within a step of the component.
   bool computes_together(const decl::DeviceComponent& component) const {
-    return component.tensor_parallel && !communicators_.empty();
+    return component.tensor_parallel && !mesh_.empty();
   }
 
   // To every follower.
@@ -57,7 +56,7 @@ class StepGroup {
   void close();
 
  private:
-  std::vector<std::unique_ptr<Communicator>> communicators_;
+  const RankMesh mesh_;
   const std::uint64_t entries_per_state_;
   std::vector<std::unique_ptr<Queue<LogEntry>>> followers_;
   Queue<Ack> acks_;

@@ -26,6 +26,7 @@ struct FakeCommunicator final : Communicator {
   int size() const override { return 2; }
   Status all_reduce(void*, std::size_t, DType, Stream) override { return ok_status(); }
   Status all_gather(const void*, void*, std::size_t, Stream) override { return ok_status(); }
+  Status all_to_all(const void*, void*, std::size_t, Stream) override { return ok_status(); }
   Status broadcast(void*, std::size_t, int, Stream) override { return ok_status(); }
   void abort(std::string) override { aborted_.insert(rank_); }
   Status failure() const override { return ok_status(); }
@@ -61,10 +62,14 @@ class Ranks {
   explicit Ranks(const Setup& setup = {})
       : decl_(toy::language_model("lm", 7, false, setup.computes_together)),
         followed_(toy::language_model("lm", setup.salt, false, setup.computes_together)) {
-    std::vector<std::unique_ptr<Communicator>> communicators;
-    for (int rank = 0; setup.computes_together && rank <= setup.num_followers; ++rank)
-      communicators.push_back(std::make_unique<FakeCommunicator>(rank, aborted));
-    group = std::make_shared<StepGroup>(setup.num_followers + 1, std::move(communicators), setup.entries_per_state);
+    RankMesh mesh;
+    if (setup.computes_together)
+      mesh = *RankMesh::create({.tensor = setup.num_followers + 1}, [&](const std::vector<int>& ranks) {
+        std::vector<std::unique_ptr<Communicator>> ends;
+        for (const int rank : ranks) ends.push_back(std::make_unique<FakeCommunicator>(rank, aborted));
+        return Result(std::move(ends));
+      });
+    group = std::make_shared<StepGroup>(setup.num_followers + 1, std::move(mesh), setup.entries_per_state);
     for (int rank = 0; rank <= setup.num_followers; ++rank) {
       devices_.push_back(make_device(setup.asynchronous));
       auto compiled = graph::CompiledModel::compile(rank == 0 ? decl_ : followed_);

@@ -34,7 +34,7 @@ Status Worker::load_lanes(std::uint32_t m) {
                         .buffers = buffers_,
                         .pool = options_.pool,
                         .profile = options_.profile,
-                        .communicator = options_.group ? options_.group->communicator(0) : nullptr},
+                        .mesh = options_.group ? options_.group->ends(0) : MeshEnds()},
                        models_[m].resources, engines));
   if (!model.in_step.empty()) leader_->add_model(m, declaration, model.in_step, models_[m].resources);
   for (std::size_t c = 0; c < engines.size(); ++c) {

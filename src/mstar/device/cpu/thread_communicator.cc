@@ -28,7 +28,7 @@ void relax() {
 #endif
 }
 
-enum class Operation : std::uint8_t { all_reduce, all_gather, broadcast };
+enum class Operation : std::uint8_t { all_reduce, all_gather, all_to_all, broadcast };
 
 std::string_view name_of(Operation operation) {
   switch (operation) {
@@ -36,6 +36,8 @@ std::string_view name_of(Operation operation) {
       return "all_reduce";
     case Operation::all_gather:
       return "all_gather";
+    case Operation::all_to_all:
+      return "all_to_all";
     default:
       return "broadcast";
   }
@@ -209,6 +211,16 @@ class ThreadCommunicator final : public Communicator {
     MSTAR_TRY(group_->enter(rank_, {Operation::all_gather, bytes, DType::u8, 0, own}));
     for (int rank = 0; rank < size(); ++rank)
       copy(group_->call(rank).data, static_cast<std::byte*>(to) + static_cast<std::size_t>(rank) * bytes, bytes);
+    group_->leave();
+    return ok_status();
+  }
+
+  Status all_to_all(const void* from, void* to, std::size_t bytes, Stream) override {
+    auto* const own = static_cast<std::byte*>(const_cast<void*>(from));  // the others only read it
+    MSTAR_TRY(group_->enter(rank_, {Operation::all_to_all, bytes, DType::u8, 0, own}));
+    for (int rank = 0; rank < size(); ++rank)
+      copy(group_->call(rank).data + static_cast<std::size_t>(rank_) * bytes,
+           static_cast<std::byte*>(to) + static_cast<std::size_t>(rank) * bytes, bytes);
     group_->leave();
     return ok_status();
   }

@@ -96,12 +96,28 @@ TEST(ThreadCommunicator, GathersAndBroadcasts) {
   });
 }
 
+TEST(ThreadCommunicator, ExchangesParts) {
+  for (const int size : {1, 2, 5})
+    on_ranks(size, [&](Communicator& end) {
+      const auto ranks = static_cast<std::size_t>(size);
+      std::vector<int> from(2 * ranks), to(2 * ranks, -1), wanted(2 * ranks);
+      for (std::size_t i = 0; i < from.size(); ++i) {
+        from[i] = 100 * end.rank() + static_cast<int>(i);
+        wanted[i] = 100 * (static_cast<int>(i) / 2) + 2 * end.rank() + static_cast<int>(i) % 2;
+      }
+      EXPECT_TRUE(end.all_to_all(from.data(), to.data(), 2 * sizeof(int), {}));
+      EXPECT_EQ(to, wanted);
+      EXPECT_TRUE(end.all_to_all(from.data(), to.data(), 0, {}));
+      EXPECT_EQ(to, wanted);
+    });
+}
+
 TEST(ThreadCommunicator, ManyCallsOfEveryKindFollowEachOther) {
   on_ranks(4, [](Communicator& end) {
     std::mt19937 random(7);  // the same calls on every rank
     for (int i = 0; i < 500; ++i) {
       const std::size_t count = random() % 200;
-      const auto kind = random() % 3;
+      const auto kind = random() % 4;
       std::vector<float> own = numbers(end.rank(), count), all(4 * count);
       if (kind == 0) {
         ASSERT_TRUE(end.all_reduce(own.data(), count, DType::f32, {}));
@@ -111,6 +127,15 @@ TEST(ThreadCommunicator, ManyCallsOfEveryKindFollowEachOther) {
         for (int rank = 0; rank < 4; ++rank) {
           const auto part = all.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * count);
           ASSERT_EQ(std::vector<float>(part, part + static_cast<std::ptrdiff_t>(count)), numbers(rank, count));
+        }
+      } else if (kind == 2) {
+        std::vector<float> parts = numbers(end.rank(), 4 * count);
+        ASSERT_TRUE(end.all_to_all(parts.data(), all.data(), count * sizeof(float), {}));
+        for (int rank = 0; rank < 4; ++rank) {
+          const std::vector<float> theirs = numbers(rank, 4 * count);
+          for (std::size_t k = 0; k < count; ++k)
+            ASSERT_EQ(all[static_cast<std::size_t>(rank) * count + k],
+                      theirs[static_cast<std::size_t>(end.rank()) * count + k]);
         }
       } else {
         ASSERT_TRUE(end.broadcast(own.data(), count * sizeof(float), 1, {}));
@@ -158,6 +183,30 @@ TEST(ThreadCommunicator, AbortComesBetweenCalls) {
   }
 }
 
+TEST(ThreadCommunicator, AbortWakesWhoeverWaitsForAnExchange) {
+  on_ranks(3, [](Communicator& end) {
+    std::vector<int> from(3), to(3, 7);
+    if (end.rank() == 2) {
+      end.abort("the device is gone");
+      return;
+    }
+    const Status status = end.all_to_all(from.data(), to.data(), sizeof(int), {});
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, Code::unavailable);
+    EXPECT_EQ(to, std::vector<int>(3, 7));
+  });
+}
+
+TEST(ThreadCommunicator, ExchangesOfDifferentSizesEndTheGroup) {
+  on_ranks(2, [](Communicator& end) {
+    std::vector<char> from(8), to(8);
+    const Status status = end.all_to_all(from.data(), to.data(), end.rank() == 0 ? 3 : 4, {});
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, Code::internal) << status.error().message;
+    EXPECT_NE(status.error().message.find("all_to_all of"), std::string::npos);
+  });
+}
+
 TEST(ThreadCommunicator, AnEndThatGoesAwayEndsTheGroup) {
   auto group = make_thread_group(2);
   std::thread other([&] { group[1].reset(); });
@@ -174,7 +223,8 @@ TEST(ThreadCommunicator, RanksThatCallDifferentThingsEndTheGroup) {
       [](Communicator& end, float* at) { return end.all_reduce(at, 3, DType::f32, {}); },
       [](Communicator& end, float* at) { return end.all_reduce(at, 4, DType::bf16, {}); },
       [](Communicator& end, float* at) { return end.broadcast(at, 4, 0, {}); },
-      [](Communicator& end, float* at) { return end.all_gather(at, at, 4, {}); }};
+      [](Communicator& end, float* at) { return end.all_gather(at, at, 4, {}); },
+      [](Communicator& end, float* at) { return end.all_to_all(at, at + 8, 4, {}); }};
   for (const auto& call : odd)
     on_ranks(3, [&](Communicator& end) {
       float values[16] = {};

@@ -77,6 +77,20 @@ class NcclEnd final : public Communicator {
     return call("ncclAllGather",
                 [&] { return api_.all_gather(from, to, bytes, NcclApi::kInt8, comm_, stream.native); });
   }
+  // Sends and receives in one group are one operation of NCCL's, so that none waits for another.
+  Status all_to_all(const void* from, void* to, std::size_t bytes, Stream stream) override {
+    return call("ncclSend and ncclRecv", [&] {
+      int result = api_.group_start();
+      for (int rank = 0; rank < size() && result == NcclApi::kSuccess; ++rank) {
+        const std::size_t at = static_cast<std::size_t>(rank) * bytes;
+        result = api_.send(static_cast<const std::byte*>(from) + at, bytes, NcclApi::kInt8, rank, comm_, stream.native);
+        if (result == NcclApi::kSuccess)
+          result = api_.receive(static_cast<std::byte*>(to) + at, bytes, NcclApi::kInt8, rank, comm_, stream.native);
+      }
+      const int ended = api_.group_end();  // also after an error: the thread would stay in the group
+      return result == NcclApi::kSuccess ? ended : result;
+    });
+  }
   Status broadcast(void* data, std::size_t bytes, int root, Stream stream) override {
     if (root < 0 || root >= size()) return internal_error("broadcast from rank " + std::to_string(root));
     return call("ncclBroadcast",

@@ -30,6 +30,7 @@ struct Fake {
   std::atomic<int> failing_rank{-1};
   std::atomic<bool> held{false}, is_within{false};  // calls last as long as `held`
   std::atomic<bool> aborts_last{false};
+  int num_open_groups = 0;
 };
 Fake* fake = nullptr;
 
@@ -87,6 +88,22 @@ NcclApi fake_api() {
     EXPECT_EQ(from, to);
     return note(comm, {count, type, root, stream});
   };
+  api.group_start = [] {
+    ++fake->num_open_groups;
+    return NcclApi::kSuccess;
+  };
+  api.group_end = [] {
+    --fake->num_open_groups;
+    return NcclApi::kSuccess;
+  };
+  api.send = [](const void*, std::size_t count, int type, int peer, NcclApi::Comm comm, void* stream) {
+    EXPECT_EQ(fake->num_open_groups, 1);
+    return note(comm, {count, type, peer, stream});
+  };
+  api.receive = [](void*, std::size_t count, int type, int peer, NcclApi::Comm comm, void* stream) {
+    EXPECT_EQ(fake->num_open_groups, 1);
+    return note(comm, {count, type, peer, stream});
+  };
   return api;
 }
 
@@ -141,6 +158,23 @@ TEST_F(NcclGroup, PassesCallsOnWithNcclsNumbers) {
   }
   EXPECT_EQ(fake_.calls[4].root, 1);
   EXPECT_TRUE(group[0]->failure());
+}
+
+TEST_F(NcclGroup, ExchangesPartsInOneGroup) {
+  auto group = make();
+  char from[10] = {}, to[10] = {};
+  ASSERT_TRUE(group[0]->all_to_all(from, to, 5, {}));
+  ASSERT_EQ(fake_.calls.size(), 4u);  // to and from either
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(fake_.calls[i].count, 5u);
+    EXPECT_EQ(fake_.calls[i].type, NcclApi::kInt8);
+    EXPECT_EQ(fake_.calls[i].root, static_cast<int>(i) / 2);
+  }
+  EXPECT_EQ(fake_.num_open_groups, 0);
+  fake_.failing_rank = 0;
+  EXPECT_FALSE(group[0]->all_to_all(from, to, 5, {}));
+  EXPECT_EQ(fake_.num_open_groups, 0);
+  EXPECT_FALSE(group[1]->failure());
 }
 
 TEST_F(NcclGroup, AFailureOfOneRankEndsAll) {

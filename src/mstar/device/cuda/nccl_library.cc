@@ -42,7 +42,9 @@ Result<NcclApi> look_up() {
       find(library, "ncclGetUniqueId", out.get_unique_id) && find(library, "ncclCommInitRank", out.init_rank) &&
       find(library, "ncclCommDestroy", out.destroy) && find(library, "ncclCommAbort", out.abort) &&
       find(library, "ncclGetErrorString", out.error_text) && find(library, "ncclAllReduce", out.all_reduce) &&
-      find(library, "ncclAllGather", out.all_gather) && find(library, "ncclBroadcast", out.broadcast);
+      find(library, "ncclAllGather", out.all_gather) && find(library, "ncclBroadcast", out.broadcast) &&
+      find(library, "ncclGroupStart", out.group_start) && find(library, "ncclGroupEnd", out.group_end) &&
+      find(library, "ncclSend", out.send) && find(library, "ncclRecv", out.receive);
   if (!whole) return unavailable(std::string(kFile) + " lacks functions that its major version has");
   return out;
 }

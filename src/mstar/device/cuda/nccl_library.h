@@ -28,6 +28,10 @@ struct NcclApi {
   int (*all_gather)(const void* from, void* to, std::size_t count, int type, Comm comm, void* stream) = nullptr;
   int (*broadcast)(const void* from, void* to, std::size_t count, int type, int root, Comm comm,
                    void* stream) = nullptr;
+  int (*group_start)() = nullptr;
+  int (*group_end)() = nullptr;
+  int (*send)(const void* from, std::size_t count, int type, int peer, Comm comm, void* stream) = nullptr;
+  int (*receive)(void* to, std::size_t count, int type, int peer, Comm comm, void* stream) = nullptr;
 
   // unavailable, saying what to install. Sets two variables that are not set yet: NCCL_NVLS_ENABLE=0, for NVLink
   // multicast needs more of a host than every host grants, and NCCL_RUNTIME_CONNECT=0, so that all ranks are connected

@@ -147,6 +147,13 @@ class PeerEnd final : public Communicator {
     if (behind_ && bytes_per_rank > kPeerMessageBytes) return behind_->all_gather(from, to, bytes_per_rank, stream);
     return exchange({.from = from, .to = to, .to_stride = bytes_per_rank, .bytes = bytes_per_rank}, stream);
   }
+  Status all_to_all(const void* from, void* to, std::size_t bytes_per_rank, Stream stream) override {
+    MSTAR_TRY(failure());
+    if (behind_ && bytes_per_rank > kPeerMessageBytes) return behind_->all_to_all(from, to, bytes_per_rank, stream);
+    return exchange(
+        {.from = from, .from_stride = bytes_per_rank, .to = to, .to_stride = bytes_per_rank, .bytes = bytes_per_rank},
+        stream);
+  }
   Status broadcast(void* data, std::size_t bytes, int root, Stream stream) override {
     MSTAR_TRY(failure());
     if (root < 0 || root >= size()) return internal_error("broadcast from rank " + std::to_string(root));

@@ -18,10 +18,15 @@ Result<decl::Decl> declare_decoder_lm(const ModelSource& source) {
                                                         .dtype = c.decoder.activations(),
                                                         .prefix_cache = c.decoder.prefix_cache,
                                                         .pool_tokens = c.decoder.kv_tokens});
-  add_text_decoder(d, std::shared_ptr<const TextDecoderConfig>(config, &config->decoder),
-                   {.kv = kv, .build = [config, kv](const nn::LoadContext& load, engine::BuildContext& build) {
-                      return build_dense_stack(*config, kv, load, build);
-                    }});
+  add_text_decoder(
+      d, std::shared_ptr<const TextDecoderConfig>(config, &config->decoder),
+      {.kv = kv,
+       .shared_units = {{.name = "query heads", .count = c.layer.heads},
+                        {.name = "key heads", .count = c.layer.kv_heads, .may_repeat = true},
+                        {.name = "units of the feed-forward", .count = c.layer.ffn_dim, .are_heads = false}},
+       .build = [config, kv](const nn::LoadContext& load, engine::BuildContext& build) {
+         return build_dense_stack(*config, kv, load, build);
+       }});
   d.weights(decoder_lm_weight_rules(c, source.checkpoint->format()));
   return d;
 }

@@ -26,11 +26,20 @@ Result<decl::Decl> declare_qwen35(const ModelSource& source) {
                                                   .double_buffered = c.decoder.backend == Backend::cuda,
                                                   .snapshots = c.state_snapshots,
                                                   .snapshot_tokens = c.snapshot_tokens});
-  TextDecoderParts parts{.kv = state.kv,
-                         .build = [config, state](const nn::LoadContext& load, engine::BuildContext& build) {
-                           return build_qwen35_stack(*config, state, load, build);
-                         }};
-  if (is_hybrid) parts.more = {state.delta};
+  TextDecoderParts parts{
+      .kv = state.kv,
+      .shared_units = {{.name = "units of the feed-forward", .count = c.ffn_dim, .are_heads = false}},
+      .build = [config, state](const nn::LoadContext& load, engine::BuildContext& build) {
+        return build_qwen35_stack(*config, state, load, build);
+      }};
+  if (is_hybrid) {
+    parts.more = {state.delta};
+    parts.shared_units.push_back({.name = "key heads of a delta net", .count = c.delta.key_heads});
+  }
+  if (c.num_attention_layers() > 0) {
+    parts.shared_units.push_back({.name = "query heads", .count = c.attention.heads});
+    parts.shared_units.push_back({.name = "key heads", .count = c.attention.kv_heads, .may_repeat = true});
+  }
   add_text_decoder(d, std::shared_ptr<const TextDecoderConfig>(config, &config->decoder), std::move(parts));
   d.weights(qwen35_weight_rules(c, *source.checkpoint));
   return d;

@@ -258,13 +258,19 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
   declare_listening(d, r, std::move(plan), out);
   const auto make_segment = [config = r.config](const RequestParams& p) { return make_segment_stage(config, p); };
   out.segment = d.component(HostComponent{.name = "segment", .make = make_segment, .is_light = true});
+  const std::vector<decl::SharedUnits> units = {
+      {.name = "query heads", .count = r.config->heads},
+      {.name = "units of the feed-forward", .count = r.config->ffn_dim, .are_heads = false}};
   out.encoder = d.component(DeviceComponent{.name = "encoder",
                                             .build = build_whisper_encoder(r),
                                             .homes = {"encoder."},
                                             .capture = {.rows = on_cuda ? kCapturedWindows : std::vector<int>()},
                                             .compute = compute,
                                             .max_batch_rows = on_cuda ? kEncoderRows : 1,
-                                            .run_ahead = false});  // decoders' steps come between two of its own
+                                            .run_ahead = false,  // decoders' steps come between two of its own
+                                            .tensor_parallel = true,
+                                            .sequence_parallel = true,
+                                            .shared_units = units});
   out.cross = d.component(DeviceComponent{.name = "cross",
                                           .build = build_whisper_cross(r),
                                           .homes = {"cross."},
@@ -272,7 +278,9 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                           .capture = {.rows = on_cuda ? kCapturedWindows : std::vector<int>()},
                                           .compute = compute,
                                           .max_batch_rows = on_cuda ? kEncoderRows : 1,
-                                          .run_ahead = false});  // a context cannot be taken back
+                                          .run_ahead = false,  // a context cannot be taken back
+                                          .tensor_parallel = true,
+                                          .shared_units = units});
   // listen and prompt; decode. Steps of both are graphs, one of their mixture would not be.
   const std::vector<decl::CombinedWalks> apart = {{"prompts", {kListen, kPrompt}}, {"answers", {kDecode}}};
   out.decoder = d.component(DeviceComponent{.name = "decoder",
@@ -285,7 +293,9 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                             .max_batch_tokens = on_cuda ? 2048 : 512,
                                             // On the CPU its rules are kept on the host, token by token.
                                             .run_ahead = on_cuda,
-                                            .combined = on_cuda ? apart : std::vector<decl::CombinedWalks>()});
+                                            .combined = on_cuda ? apart : std::vector<decl::CombinedWalks>(),
+                                            .tensor_parallel = true,
+                                            .shared_units = units});
   return out;
 }
 

@@ -7,8 +7,8 @@
 #include "mstar/models/whisper/whisper_draws.h"
 #include "mstar/models/whisper/whisper_host_draws.h"
 #include "mstar/nn/residual.h"
+#include "mstar/nn/vocabulary.h"
 #include "mstar/ops/attention/attention.h"
-#include "mstar/ops/embedding/embedding.h"
 #include "mstar/ops/sample/sample.h"
 #include "mstar/resource/cross_kv.h"
 #include "mstar/resource/paged_kv.h"
@@ -30,14 +30,17 @@ class Decoder final : public engine::ComponentBody {
   static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
     auto out = std::unique_ptr<Decoder>(new Decoder(refs));
     const WhisperConfig& c = *refs.config;
-    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.batch_invariant};
+    const nn::LoadContext context = load_context(build, c);
+    MSTAR_TRY_ASSIGN(out->part_, Part::of(c, context.ranks));
+    MSTAR_TRY_ASSIGN(out->ids_, nn::Vocabulary::of(c.vocab, context.ranks));
+    const Part& part = out->part_;
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     out->max_rows_ = build.limits.max_rows;
     for (int layer = 0; layer < c.decoder_layers; ++layer) {
       const std::string name = "decoder.layer." + std::to_string(layer);
-      MSTAR_TRY_ASSIGN(Attention self, Attention::load(context, name + ".self", "qkv", 3, c));
-      MSTAR_TRY_ASSIGN(Attention cross, Attention::load(context, name + ".cross", "q", 1, c));
-      MSTAR_TRY_ASSIGN(FeedForward ffn, FeedForward::load(context, name + ".ffn", c));
+      MSTAR_TRY_ASSIGN(Attention self, Attention::load(context, name + ".self", "qkv", 3, c, part));
+      MSTAR_TRY_ASSIGN(Attention cross, Attention::load(context, name + ".cross", "q", 1, c, part));
+      MSTAR_TRY_ASSIGN(FeedForward ffn, FeedForward::load(context, name + ".ffn", c, part));
       if (c.passes_norms()) {
         MSTAR_TRY(self.in.fold(build.device, self.norm));
         MSTAR_TRY(cross.in.fold(build.device, cross.norm));
@@ -47,7 +50,8 @@ class Decoder final : public engine::ComponentBody {
     }
     MSTAR_TRY_ASSIGN(out->norm_, nn::LayerNorm::load(context, "decoder.norm", c.dim));
     MSTAR_TRY_ASSIGN(out->positions_, nn::load_f32(context, "decoder.positions", {c.text_positions, c.dim}));
-    MSTAR_TRY_ASSIGN(out->embedding_, nn::Linear::load(context, "decoder.embedding", c.vocab, c.dim, false));
+    MSTAR_TRY_ASSIGN(out->embedding_,
+                     nn::Linear::load(context, "decoder.embedding", c.vocab, c.dim, false, out->ids_.cut()));
     if (c.passes_norms()) MSTAR_TRY(out->embedding_.fold(build.device, out->norm_));
     if (c.on_cuda()) {
       MSTAR_TRY_ASSIGN(out->draws_,
@@ -122,9 +126,9 @@ class Decoder final : public engine::ComponentBody {
   std::size_t workspace_bytes(int rows, int tokens) const override {
     const std::int64_t dim = c_.dim;
     std::size_t bytes = 4 * floats(tokens * dim) + nn::Residual::workspace_bytes(tokens, dim) +
-                        floats(static_cast<std::int64_t>(tokens) * 3 * dim) +
-                        floats(static_cast<std::int64_t>(tokens) * c_.ffn_dim) + 2 * floats(2 * rows * dim) +
-                        floats(static_cast<std::int64_t>(2 * rows) * logits_stride()) +
+                        floats(static_cast<std::int64_t>(tokens) * 3 * part_.width()) +
+                        floats(static_cast<std::int64_t>(tokens) * part_.num_units()) + ids_.workspace_bytes(2 * rows) +
+                        2 * floats(2 * rows * dim) + floats(static_cast<std::int64_t>(2 * rows) * logits_stride()) +
                         sample_workspace_bytes(c_.vocab, num_threads_) + (1 << 20);
     bytes += std::max({attention_paged_workspace_bytes(c_.head_dim(), num_threads_),
                        attention_slots_workspace_bytes(c_.head_dim(), num_threads_),
@@ -143,37 +147,37 @@ class Decoder final : public engine::ComponentBody {
     const std::int64_t tokens = step.token_offsets().back();
     const RaggedView rows = self_kv.ragged(slot);
     nn::Residual x(ops, ops.temporary(DType::f32, {tokens, c_.dim}));
-    TensorView mixed = ops.temporary(ops.activations, {tokens, c_.dim});
-    TensorView heard = ops.temporary(ops.activations, {tokens, c_.dim});
-    TensorView qkv = ops.temporary(ops.activations, {tokens, 3 * c_.dim});
-    TensorView hidden = ops.temporary(ops.activations, {tokens, c_.ffn_dim});
+    TensorView mixed = ops.temporary(ops.activations, {tokens, part_.width()});
+    TensorView heard = ops.temporary(ops.activations, {tokens, part_.width()});
+    TensorView qkv = ops.temporary(ops.activations, {tokens, 3 * part_.width()});
+    TensorView hidden = ops.temporary(ops.activations, {tokens, part_.num_units()});
     const TensorView positions(const_cast<std::int32_t*>(self_kv.positions(slot)), DType::i32, {tokens},
                                ops.device.id());
-    MSTAR_TRY(embedding(ops, {.ids = step.input(0),
-                              .tied = &embedding_.weight(),
-                              .positions = positions,
-                              .position_table = positions_.view(),
-                              .out = x.x()}));
+    MSTAR_TRY(ids_.embed(ops, {.ids = step.input(0),
+                               .tied = &embedding_.weight(),
+                               .positions = positions,
+                               .position_table = positions_.view(),
+                               .out = x.x()}));
     for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
       const Layer& l = layers_[layer];
       MSTAR_TRY(x.norm(ops, l.self.norm));
       MSTAR_TRY(l.self.in.run(ops, x.normed(), qkv));
       const PagedKvView kv = self_kv.view(static_cast<int>(layer), slot);
-      MSTAR_TRY(attention_paged(ops, {.q = heads_of(qkv, 0, c_),
+      MSTAR_TRY(attention_paged(ops, {.q = heads_of(qkv, 0, part_),
                                       .rows = rows,
                                       .kv = kv,
                                       .scale = scale_of(c_),
-                                      .out = as_heads(mixed, c_),
-                                      .new_keys = heads_of(qkv, 1, c_),
-                                      .new_values = heads_of(qkv, 2, c_)}));
+                                      .out = as_heads(mixed, part_),
+                                      .new_keys = heads_of(qkv, 1, part_),
+                                      .new_values = heads_of(qkv, 2, part_)}));
       MSTAR_TRY(x.add(ops, l.self.out, mixed, {.product = &l.cross.in, .layer_norm = &l.cross.norm}));
       MSTAR_TRY(x.norm(ops, l.cross.norm));
       MSTAR_TRY(l.cross.in.run(ops, x.normed(), mixed));
-      MSTAR_TRY(attention_slots(ops, {.q = as_heads(mixed, c_),
+      MSTAR_TRY(attention_slots(ops, {.q = as_heads(mixed, part_),
                                       .rows = rows,
                                       .kv = cross_kv.view(static_cast<int>(layer), slot),
                                       .scale = scale_of(c_),
-                                      .out = as_heads(heard, c_)}));
+                                      .out = as_heads(heard, part_)}));
       MSTAR_TRY(x.add(ops, l.cross.out, heard, {.product = &l.ffn.up, .layer_norm = &l.ffn.norm}));
       MSTAR_TRY(x.norm(ops, l.ffn.norm));
       MSTAR_TRY(l.ffn.expand(ops, x.normed(), hidden));
@@ -243,7 +247,7 @@ class Decoder final : public engine::ComponentBody {
                              sizeof(float) * c_.dim, ops.stream);
     MSTAR_TRY(norm_.run(ops, chosen, chosen));
     TensorView logits = ops.temporary(DType::f32, {static_cast<std::int64_t>(picked.size()), c_.vocab});
-    MSTAR_TRY(embedding_.run(ops, chosen, logits));
+    MSTAR_TRY(ids_.run_head(ops, embedding_, chosen, logits));
     return host_draws_.draw(step, logits, last_row, sot_row);
   }
 
@@ -292,7 +296,7 @@ class Decoder final : public engine::ComponentBody {
     for (std::int64_t i = 0; i < count && whole; ++i) whole = tokens[static_cast<std::size_t>(i)] == i;
     if (whole) {
       MSTAR_TRY(x.norm(ops, norm_));
-      MSTAR_TRY(embedding_.run(ops, x.normed(), logits));
+      MSTAR_TRY(ids_.run_head(ops, embedding_, x.normed(), logits));
       return logits;
     }
     const TensorView chosen = ops.temporary(DType::f32, {count, c_.dim});
@@ -301,7 +305,7 @@ class Decoder final : public engine::ComponentBody {
                              sizeof(float) * static_cast<std::size_t>(c_.dim), ops.stream);
     const TensorView normed = ops.temporary(ops.activations, {count, c_.dim});
     MSTAR_TRY(norm_.run(ops, chosen, normed));
-    MSTAR_TRY(embedding_.run(ops, normed, logits));
+    MSTAR_TRY(ids_.run_head(ops, embedding_, normed, logits));
     return logits;
   }
 
@@ -367,6 +371,8 @@ class Decoder final : public engine::ComponentBody {
 
   WhisperRefs refs_;
   const WhisperConfig& c_;
+  Part part_;
+  nn::Vocabulary ids_;
   int num_threads_ = 1;
   int max_rows_ = 1;
   std::vector<Layer> layers_;

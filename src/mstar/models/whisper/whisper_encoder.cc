@@ -5,6 +5,7 @@
 #include "mstar/engine/component_body.h"
 #include "mstar/models/whisper/whisper_blocks.h"
 #include "mstar/models/whisper/whisper_body.h"
+#include "mstar/nn/row_split.h"
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/conv1d/conv1d.h"
 #include "mstar/ops/kv_append/kv_append.h"
@@ -91,7 +92,9 @@ class Encoder final : public engine::ComponentBody {
   static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
     auto out = std::unique_ptr<Encoder>(new Encoder(refs));
     const WhisperConfig& c = *refs.config;
-    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.batch_invariant};
+    const nn::LoadContext context = load_context(build, c);
+    MSTAR_TRY_ASSIGN(out->part_, Part::of(c, context.ranks));
+    MSTAR_TRY(out->share_rows(context.sequence));
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     out->max_rows_ = build.limits.max_rows;
     MSTAR_TRY_ASSIGN(out->conv1_, load_conv(context, "encoder.conv1.weight", {c.dim, c.num_mels, 3}, c));
@@ -101,8 +104,8 @@ class Encoder final : public engine::ComponentBody {
     MSTAR_TRY_ASSIGN(out->positions_, nn::load_f32(context, "encoder.positions", {c.audio_positions, c.dim}));
     for (int layer = 0; layer < c.encoder_layers; ++layer) {
       const std::string name = "encoder.layer." + std::to_string(layer);
-      MSTAR_TRY_ASSIGN(Attention attention, Attention::load(context, name + ".self", "qkv", 3, c));
-      MSTAR_TRY_ASSIGN(FeedForward ffn, FeedForward::load(context, name + ".ffn", c));
+      MSTAR_TRY_ASSIGN(Attention attention, Attention::load(context, name + ".self", "qkv", 3, c, out->part_));
+      MSTAR_TRY_ASSIGN(FeedForward ffn, FeedForward::load(context, name + ".ffn", c, out->part_));
       out->layers_.push_back({std::move(attention), std::move(ffn)});
     }
     MSTAR_TRY_ASSIGN(out->norm_, nn::LayerNorm::load(context, "encoder.norm", c.dim));
@@ -133,8 +136,12 @@ class Encoder final : public engine::ComponentBody {
     const DType between = c_.activations();
     const std::size_t stem = elements(between, c_.window_frames() * dim);
     const std::size_t layer =
-        elements(between, tokens * dim) + elements(between, tokens * std::max<std::int64_t>(3 * dim, c_.ffn_dim));
-    return (c_.on_cuda() ? floats(tokens * dim) : 0) + std::max(stem, layer) + scratch_bytes(rows);
+        elements(between, tokens * dim) + elements(between, tokens * std::max(3 * part_.width(), part_.num_units()));
+    const std::size_t swapped = sequence_.alone()
+                                    ? 0
+                                    : swap_.workspace_bytes(tokens, part_.width()) +
+                                          2 * floats(nn::RowSplit::most_padded_rows(tokens, sequence_) * dim);
+    return (c_.on_cuda() ? floats(tokens * dim) : 0) + std::max(stem, layer) + swapped + scratch_bytes(rows);
   }
   DType activations() const override { return c_.activations(); }
 
@@ -170,6 +177,17 @@ class Encoder final : public engine::ComponentBody {
     return out;
   }
 
+  // Of ranks that split sequences each has some of the positions, and some of the heads in attention; the stem is whole
+  // on each.
+  Status share_rows(Ranks sequence) {
+    sequence_ = sequence;
+    MSTAR_TRY_ASSIGN(const nn::SharedHeads shared, nn::share_heads(part_.num_heads(), part_.num_heads(), sequence));
+    heads_ = shared.num_heads;
+    swap_ = nn::swap_of_heads(shared, {.unit = part_.head_dim, .kv_begin = part_.width(), .kv_width = part_.width()},
+                              part_.head_dim, sequence);
+    return ok_status();
+  }
+
   // int8 is for the other matrices only, as in the reference.
   static Result<LinearWeight> load_conv(const nn::LoadContext& context, const std::string& home, const Shape& shape,
                                         const WhisperConfig& c) {
@@ -184,46 +202,75 @@ class Encoder final : public engine::ComponentBody {
 
   // x [rows * positions, dim] f32: the residual stream.
   Status run_part(Forward& step, int part, TensorView x) {
-    OpContext& ops = step.ops();
     if (part == 0) return stem(step, x);
-    if (part == num_parts() - 1) return norm_.run(ops, x, step.output(0));
+    const nn::RowSplit split(x.dim(0), sequence_);
+    const TensorView own = x.slice(split.own().begin, split.own().end);
+    if (part == num_parts() - 1) return finish(step, split, own);
     Layer& layer = layers_[static_cast<std::size_t>((part - 1) / 2)];
-    const std::int64_t tokens = x.dim(0);
+    OpContext& ops = step.ops();
     const auto mark = ops.arena.mark();
-    TensorView normed = ops.temporary(ops.activations, {tokens, c_.dim});
+    const TensorView normed = ops.temporary(ops.activations, {own.dim(0), c_.dim});
     Status ran;
     if ((part - 1) % 2 == 0) {
-      TensorView qkv = ops.temporary(ops.activations, {tokens, 3 * c_.dim});
-      MSTAR_TRY(layer.attention.norm.run(ops, x, normed));
-      DenseAttentionArgs attention{
-          .q = heads_of(qkv, 0, c_),
-          .k = heads_of(qkv, 1, c_),
-          .v = heads_of(qkv, 2, c_),
-          .rows = {row_offsets_.view().data<std::int32_t>(), step.num_rows(), static_cast<int>(tokens)},
-          .scale = scale_of(c_),
-          .out = as_heads(normed, c_)};
-      const nn::Linear& in = layer.attention.in;
-      if (c_.adds_biases_late()) {
-        MSTAR_TRY(in.multiply(ops, normed, qkv));
-        attention.q_bias = bias_of(in.bias(), 0, c_);
-        attention.v_bias = bias_of(in.bias(), 2, c_);
-      } else {
-        MSTAR_TRY(in.run(ops, normed, qkv));
-      }
-      MSTAR_TRY(attention_dense(ops, attention));
-      ran = layer.attention.out.run(ops, normed, x, Activation::none, x);
+      ran = attend(step, layer.attention, split, own, normed);
     } else {
-      TensorView hidden = ops.temporary(ops.activations, {tokens, c_.ffn_dim});
-      ran = layer.ffn.run(ops, x, normed, hidden);
+      TensorView hidden = ops.temporary(ops.activations, {own.dim(0), part_.num_units()});
+      ran = layer.ffn.run(ops, own, normed, hidden);
     }
     ops.arena.rewind(mark);
     return ran;
   }
 
+  // x has the own positions, normed is scratch for as many.
+  Status attend(Forward& step, const Attention& layer, const nn::RowSplit& split, TensorView x, TensorView normed) {
+    OpContext& ops = step.ops();
+    const std::int64_t tokens = split.num_rows(), width = heads_ * part_.head_dim;
+    MSTAR_TRY(layer.norm.run(ops, x, normed));
+    const TensorView projected = ops.temporary(ops.activations, {x.dim(0), 3 * part_.width()});
+    const bool late = c_.adds_biases_late() && swap_.alone();
+    if (late) {
+      MSTAR_TRY(layer.in.multiply(ops, normed, projected));
+    } else {
+      MSTAR_TRY(layer.in.run(ops, normed, projected));
+    }
+    MSTAR_TRY_ASSIGN(const TensorView qkv, swap_.to_heads(ops, projected, tokens));
+    // The rows that went into the projection are needed no more.
+    TensorView mixed = swap_.alone() ? TensorView(normed.pointer, normed.dtype, {tokens, part_.width()}, normed.device)
+                                     : swap_.room(ops, tokens, part_.width());
+    DenseAttentionArgs attention{
+        .q = head_columns(qkv, 0, heads_, part_.head_dim),
+        .k = head_columns(qkv, width, heads_, part_.head_dim),
+        .v = head_columns(qkv, 2 * width, heads_, part_.head_dim),
+        .rows = {row_offsets_.view().data<std::int32_t>(), step.num_rows(), static_cast<int>(tokens)},
+        .scale = scale_of(c_),
+        .out = mixed.reshaped({tokens, heads_, part_.head_dim})};
+    if (late) {
+      attention.q_bias = bias_of(layer.in.bias(), 0, part_);
+      attention.v_bias = bias_of(layer.in.bias(), 2, part_);
+    }
+    MSTAR_TRY(attention_dense(ops, attention));
+    MSTAR_TRY_ASSIGN(mixed, swap_.to_rows(ops, mixed, part_.width()));
+    return layer.out.run(ops, mixed, x, Activation::none, x);
+  }
+
+  // The states of all positions, on every rank.
+  Status finish(Forward& step, const nn::RowSplit& split, TensorView own) {
+    OpContext& ops = step.ops();
+    const TensorView states = step.output(0);
+    if (!split.is_split()) return norm_.run(ops, own, states);
+    const auto mark = ops.arena.mark();
+    const TensorView all = ops.temporary(states.dtype, {split.padded_rows(), c_.dim});
+    MSTAR_TRY(norm_.run(ops, own, all.slice(split.own().begin, split.own().end)));
+    MSTAR_TRY(nn::gather_rows(ops, split, all));
+    ops.device.copy_within(states.pointer, all.pointer, states.bytes(), ops.stream);
+    ops.arena.rewind(mark);
+    return ok_status();
+  }
+
   std::size_t scratch_bytes(int rows) const {
     const std::int64_t tokens = static_cast<std::int64_t>(rows) * c_.audio_positions;
     std::size_t bytes =
-        c_.on_cuda() ? 0 : attention_dense_workspace_bytes(tokens, c_.heads, c_.head_dim(), num_threads_, rows);
+        c_.on_cuda() ? 0 : attention_dense_workspace_bytes(tokens, heads_, c_.head_dim(), num_threads_, rows);
     for (const Layer& layer : layers_) {
       bytes = std::max({bytes, layer.ffn.up.workspace_bytes(tokens, num_threads_),
                         layer.ffn.down.workspace_bytes(tokens, num_threads_),
@@ -270,6 +317,10 @@ class Encoder final : public engine::ComponentBody {
 
   WhisperRefs refs_;
   const WhisperConfig& c_;
+  Part part_;
+  Ranks sequence_;
+  int heads_ = 0;  // of the part's, those that it attends with
+  nn::HeadSwap swap_;
   int num_threads_ = 1;
   int max_rows_ = 1;
   LinearWeight conv1_, conv2_;
@@ -287,11 +338,12 @@ class CrossWriter final : public engine::ComponentBody {
   static Result<std::unique_ptr<engine::ComponentBody>> build(const WhisperRefs& refs, engine::BuildContext& build) {
     auto out = std::unique_ptr<CrossWriter>(new CrossWriter(refs));
     const WhisperConfig& c = *refs.config;
-    const nn::LoadContext context{build.weights, build.device, c.storage, build.pool, c.batch_invariant};
+    const nn::LoadContext context = load_context(build, c);
+    MSTAR_TRY_ASSIGN(out->part_, Part::of(c, context.ranks));
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     for (int layer = 0; layer < c.decoder_layers; ++layer) {
-      MSTAR_TRY_ASSIGN(nn::Linear kv,
-                       nn::Linear::load(context, "cross.layer." + std::to_string(layer) + ".kv", 2 * c.dim, c.dim));
+      MSTAR_TRY_ASSIGN(nn::Linear kv, nn::Linear::load(context, "cross.layer." + std::to_string(layer) + ".kv",
+                                                       2 * c.dim, c.dim, true, out->part_.outputs(2, c.dim)));
       out->layers_.push_back(std::move(kv));
     }
     out->max_rows_ = build.limits.max_rows;
@@ -314,8 +366,8 @@ class CrossWriter final : public engine::ComponentBody {
   std::vector<engine::CaptureSpec> captures() const override { return {{.row = demand(&any_states_)}}; }
   std::size_t workspace_bytes(int rows, int) const override {
     const std::int64_t tokens = static_cast<std::int64_t>(rows) * c_.audio_positions;
-    return elements(c_.activations(), tokens * 2 * c_.dim) + layers_.front().workspace_bytes(tokens, num_threads_) +
-           4096;
+    return elements(c_.activations(), tokens * 2 * part_.width()) +
+           layers_.front().workspace_bytes(tokens, num_threads_) + 4096;
   }
   DType activations() const override { return c_.activations(); }
   int num_slices() const override { return c_.on_cuda() ? 1 : c_.decoder_layers; }
@@ -346,15 +398,15 @@ class CrossWriter final : public engine::ComponentBody {
     OpContext& ops = step.ops();
     auto& cross = static_cast<resource::CrossKvPool&>(step.resource(refs_.cross_kv));
     const auto mark = ops.arena.mark();
-    TensorView kv = ops.temporary(ops.activations, {step.input(0).dim(0), 2 * c_.dim});
+    TensorView kv = ops.temporary(ops.activations, {step.input(0).dim(0), 2 * part_.width()});
     const nn::Linear& both = layers_[static_cast<std::size_t>(layer)];
-    KvStoreArgs store{.keys = heads_of(kv, 0, c_),
-                      .values = heads_of(kv, 1, c_),
+    KvStoreArgs store{.keys = heads_of(kv, 0, part_),
+                      .values = heads_of(kv, 1, part_),
                       .rows = cross.contexts(step.plan_slot()),
                       .kv = cross.view(layer, step.plan_slot())};
     if (c_.adds_biases_late()) {
       MSTAR_TRY(both.multiply(ops, step.input(0), kv));
-      store.value_bias = bias_of(both.bias(), 1, c_);
+      store.value_bias = bias_of(both.bias(), 1, part_);
     } else {
       MSTAR_TRY(both.run(ops, step.input(0), kv));
     }
@@ -364,6 +416,7 @@ class CrossWriter final : public engine::ComponentBody {
   }
   WhisperRefs refs_;
   const WhisperConfig& c_;
+  Part part_;
   int num_threads_ = 1;
   int max_rows_ = 1;
   std::vector<nn::Linear> layers_;

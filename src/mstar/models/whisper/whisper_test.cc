@@ -2,112 +2,15 @@
 // text rules.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "mstar/device/cpu/cpu_device.h"
-#include "mstar/engine/engine.h"
-#include "mstar/models/whisper/whisper.h"
+#include "mstar/models/whisper/whisper_seeded_fixture.h"
 #include "mstar/models/whisper/whisper_text.h"
 
 namespace mstar::models {
 namespace {
 
-namespace fs = std::filesystem;
-const fs::path kGolden = fs::path(MSTAR_SOURCE_DIR) / "tests/golden/whisper_tiny_seeded";
-
-// One checkpoint with the tokenizer that the formats share, and its components as engines on the CPU.
-class Seeded {
- public:
-  explicit Seeded(const std::string& format, const std::string& storage = "stored") {
-    directory_ =
-        fs::temp_directory_path() / ("mstar_whisper_" + format + "_" + storage + "_" + std::to_string(getpid()));
-    fs::create_directories(directory_);
-    for (const auto& entry : fs::directory_iterator(kGolden / format))
-      fs::copy_file(entry.path(), directory_ / entry.path().filename(), fs::copy_options::overwrite_existing);
-    fs::copy_file(kGolden / "hf/tokenizer.json", directory_ / "tokenizer.json", fs::copy_options::overwrite_existing);
-    auto opened = weights::Checkpoint::open(directory_);
-    EXPECT_TRUE(opened) << opened.error().message;
-    checkpoint_ = std::move(*opened);
-    ModelSource source{.name = "seeded", .directory = directory_, .checkpoint = checkpoint_};
-    source.options.set("weights", storage);
-    EXPECT_TRUE(whisper_recognises(source));
-    auto declared = declare_whisper(source);
-    EXPECT_TRUE(declared) << declared.error().message;
-    decl_ = std::make_unique<decl::Decl>(std::move(*declared));
-    EXPECT_EQ(decl_->validate(), std::vector<std::string>{});
-    device_ = make_cpu_device();
-    buffers_ = std::make_shared<engine::BufferPool>(*device_);
-    auto map = weights::WeightMap::create(checkpoint_, decl_->weight_rules());
-    EXPECT_TRUE(map) << map.error().message;
-    const resource::PoolLimits limits{.max_requests = 4, .max_rows = 4, .max_tokens = 64};
-    std::vector<decl::ComponentRef> components;
-    for (const char* name : {"encoder", "cross", "decoder"}) components.push_back(decl_->find_component(name));
-    auto resources = engine::ResourceSet::build(*decl_, components, limits, *device_);
-    EXPECT_TRUE(resources);
-    resources_ = std::move(*resources);
-    for (const decl::ComponentRef component : components) {
-      auto made = engine::Engine::create(*decl_, component, {limits, buffers_, &pool_}, resources_, *map, *device_);
-      EXPECT_TRUE(made) << made.error().message;
-      engines_.push_back(std::move(*made));
-    }
-    const std::string homes[] = {"encoder.", "cross.", "decoder."};
-    const Status finished = map->finish(homes);
-    EXPECT_TRUE(finished) << finished.error().message;
-    EXPECT_TRUE(resources_.add_request(RequestId(1), {}));
-  }
-  ~Seeded() { fs::remove_all(directory_); }
-
-  // Runs a component (0 encoder, 1 cross, 2 decoder) for the first run of it in `walk`.
-  std::vector<Values> run(int which, const std::string& walk, std::vector<Values> ports) {
-    const char* names[] = {"encoder", "cross", "decoder"};
-    const decl::ComponentRef component = decl_->find_component(names[which]);
-    engine::RowInputs row{
-        .request = RequestId(1), .params = std::make_shared<decl::RequestParams>(), .walk = decl_->find_walk(walk)};
-    decl::for_each_run(decl_->at(row.walk).root, [&](const decl::Run& each) {
-      if (each.component == component && !row.run) row.run = &each;
-    });
-    row.ports = std::move(ports);
-    std::vector<engine::RowInputs> rows;
-    rows.push_back(std::move(row));
-    auto prepared = engines_[static_cast<std::size_t>(which)]->prepare(std::move(rows));
-    EXPECT_TRUE(prepared.step);
-    for (bool done = false; !done;) {
-      auto advanced = engines_[static_cast<std::size_t>(which)]->advance(*prepared.step);
-      EXPECT_TRUE(advanced);
-      done = !advanced || *advanced;
-    }
-    auto results = engines_[static_cast<std::size_t>(which)]->finish(std::move(prepared.step));
-    EXPECT_FALSE(results[0].error) << results[0].error->message;
-    return std::move(results[0].outputs);
-  }
-
- private:
-  fs::path directory_;
-  std::shared_ptr<const weights::Checkpoint> checkpoint_;
-  std::unique_ptr<decl::Decl> decl_;
-  std::unique_ptr<Device> device_;
-  ThreadPool pool_{2};
-  std::shared_ptr<engine::BufferPool> buffers_;
-  engine::ResourceSet resources_;
-  std::vector<std::unique_ptr<engine::Engine>> engines_;
-};
-
-HostValue golden_port(const weights::Checkpoint& ports, const char* name) {
-  const weights::StoredWeight* stored = ports.find(name);
-  EXPECT_NE(stored, nullptr) << name;
-  return HostValue(DType::f32, stored->shape.dims(), {stored->bytes.begin(), stored->bytes.end()});
-}
-
-double largest_difference(const HostValue& a, const HostValue& b) {
-  EXPECT_EQ(a.size_bytes(), b.size_bytes());
-  double worst = 0;
-  for (std::size_t i = 0; i < a.as<float>().size(); ++i)
-    worst = std::max(worst, std::abs(static_cast<double>(a.as<float>()[i]) - b.as<float>()[i]));
-  return worst;
-}
+using namespace whisper_fixture;
 
 struct FormatCase {
   const char* format;

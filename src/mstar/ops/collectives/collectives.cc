@@ -40,6 +40,23 @@ Status gather_columns(OpContext& context, const GatherColumnsArgs& args) {
   return run_first_fit(context, args, kKernels, "gather_columns");
 }
 
+Status exchange_parts(OpContext& context, TensorView from, TensorView to) {
+  MSTAR_OP_EXPECT("exchange_parts", context.sequence != nullptr);
+  MSTAR_OP_EXPECT("exchange_parts", from.contiguous() && to.contiguous());
+  MSTAR_OP_EXPECT("exchange_parts", from.dtype == to.dtype && from.shape == to.shape);
+  MSTAR_OP_EXPECT("exchange_parts", from.shape.rank() >= 2 && from.dim(0) == context.sequence->size());
+  return context.sequence->all_to_all(from.pointer, to.pointer, from.bytes() / static_cast<std::size_t>(from.dim(0)),
+                                      context.stream);
+}
+
+Status gather_parts(OpContext& context, TensorView parts) {
+  MSTAR_OP_EXPECT("gather_parts", context.sequence != nullptr);
+  MSTAR_OP_EXPECT("gather_parts", parts.contiguous());
+  MSTAR_OP_EXPECT("gather_parts", parts.shape.rank() >= 2 && parts.dim(0) == context.sequence->size());
+  const TensorView own = parts.at(context.sequence->rank());
+  return context.sequence->all_gather(own.pointer, parts.pointer, own.bytes(), context.stream);
+}
+
 Status join_columns_cpu(OpContext& context, const GatherColumnsArgs& args) {
   const std::int64_t width = args.parts.dim(2), columns = args.out.dim(1);
   context.parallel_for_rows(args.out.dim(0), columns, [&](std::int64_t row) {

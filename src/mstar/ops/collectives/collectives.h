@@ -17,4 +17,12 @@ struct GatherColumnsArgs {
 // Errors as above. No workspace. Cost: ranks x M x W numbers sent to each rank, M x N copied once more.
 Status gather_columns(OpContext& context, const GatherColumnsArgs& args);
 
+// ---- among the ranks that have the other rows of a step (OpContext::sequence)
+
+// Part r of `from` [ranks, ...] goes to rank r; part r of `to`, which is like it, comes from rank r. Both contiguous,
+// no overlap. Errors: internal (shapes; without such ranks), unavailable. No workspace.
+Status exchange_parts(OpContext& context, TensorView from, TensorView to);
+// parts [ranks, ...], contiguous: the own one is there, the others are written. Errors as above.
+Status gather_parts(OpContext& context, TensorView parts);
+
 }  // namespace mstar

@@ -51,7 +51,6 @@ Status embedding(OpContext& context, const EmbeddingArgs& args) {
   if (args.vocabulary) {
     const std::int64_t rows = args.tied ? args.tied->num_outputs() : args.table.dim(0);
     MSTAR_OP_EXPECT("embedding", args.first_id >= 0 && args.first_id + rows <= args.vocabulary);
-    MSTAR_OP_EXPECT("embedding", !args.positions.pointer);  // each rank would add them
   } else {
     MSTAR_OP_EXPECT("embedding", args.first_id == 0);
   }

@@ -21,7 +21,8 @@ struct EmbeddingArgs {
   TensorView position_table;           // [positions, D] f32, f16 or bf16, or a null pointer
   TensorView out;                      // [T, D] f32; rows may lie apart
   // Of a table that holds a part of a vocabulary: its first id and the whole's size. Ids of other parts become zeros,
-  // so that the sum over the ranks that hold the parts is the whole. 0: the table is whole.
+  // so that the sum over the ranks that hold the parts is the whole; position rows are added to them all the same, so
+  // one of the ranks brings those. 0: the table is whole.
   std::int64_t first_id = 0;
   std::int64_t vocabulary = 0;
 };
