@@ -79,6 +79,7 @@ Result<WorkerId> Conductor::pick_replica(const Submit& submit, std::size_t g, co
   std::vector<WorkerId> best;
   int least = 0;
   std::lock_guard lock(state_mutex_);
+  if (submit.warms.valid()) return pick_for_warmup(submit, g);
   const std::vector<WorkerId>& replicas = options_.models[submit.model].groups[g].replicas;
   if (submit.replica && takes_requests(replicas[*submit.replica % replicas.size()]))
     return replicas[*submit.replica % replicas.size()];
