@@ -15,7 +15,8 @@
 
 namespace mstar::apps {
 namespace {
-constexpr std::chrono::seconds kReadyTimeout{600};
+constexpr std::chrono::minutes kReadyTimeout{10};
+constexpr std::chrono::hours kWatchedReadyTimeout{24};
 constexpr std::size_t kTraceSpans = 65536;  // of a worker: some thousand steps
 
 // Worker 0 is the host's.
@@ -209,7 +210,9 @@ Status Runtime::start_workers() {
   conductor_->start();
   MSTAR_TRY(config_.isolation == Isolation::thread ? start_in_threads(std::move(workers))
                                                    : start_in_processes(std::move(workers)));
-  return conductor_->wait_ready(kReadyTimeout);
+  // Processes are watched while they load, however long that takes.
+  const bool watched = processes_ && config_.load_timeout.count() > 0;
+  return conductor_->wait_ready(watched ? kWatchedReadyTimeout : kReadyTimeout);
 }
 
 void Runtime::add_local(worker::WorkerOptions options) {
@@ -327,8 +330,10 @@ std::set<std::pair<WorkerId, WorkerId>> Runtime::links() const {
 }
 
 Status Runtime::start_in_processes(std::vector<worker::WorkerOptions> workers) {
-  WorkerProcessOptions options{
-      .program = config_.worker_program, .links = links(), .hang_timeout = config_.hang_timeout};
+  WorkerProcessOptions options{.program = config_.worker_program,
+                               .links = links(),
+                               .hang_timeout = config_.hang_timeout,
+                               .load_timeout = config_.load_timeout};
   for (std::size_t w = 1; w < workers.size(); ++w) options.setups.push_back(setup_of(workers[w], workers.size() - 1));
   options.to_conductor = [this](wire::ToConductor message) { mesh_->to_conductor(std::move(message)); };
   options.to_worker = [this](WorkerId worker, wire::ToWorker message) { mesh_->to_worker(worker, std::move(message)); };

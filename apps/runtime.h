@@ -71,8 +71,10 @@ struct RuntimeConfig {
   int prefix_excess = 4;  // with Routing::prefix
   Isolation isolation = Isolation::thread;
   std::chrono::milliseconds hang_timeout{
-      60000};                                  // `isolation: process`: a worker that stands still is killed; 0: never
-  std::chrono::milliseconds group_delay{500};  // before ranks in step whose group has ended begin again; then longer
+      60000};  // `isolation: process`: a worker that stands still is killed; 0: never
+  // `isolation: process`: a worker that has loaded nothing more for this long is killed; 0: never.
+  std::chrono::milliseconds load_timeout{120000};
+  std::chrono::milliseconds group_delay{500};     // before ranks in step whose group has ended begin again; then longer
   std::string worker_program = "/proc/self/exe";  // the mstar binary, for `isolation: process`
   ProfileConfig profile;                          // not with `isolation: process`
 };
