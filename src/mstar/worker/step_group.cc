@@ -18,6 +18,7 @@ Communicator* StepGroup::communicator(int rank) const {
 }
 
 void StepGroup::log(const LogEntry& entry) {
+  if (transport_) return transport_->log(entry);
   for (const auto& each : followers_) each->push(entry);
 }
 
@@ -42,7 +43,9 @@ void StepGroup::end(const std::string& reason) {
     ended_ = reason;
   }
   log_error("ranks that work in step: {}", reason);
-  for (const auto& each : communicators_) each->abort(reason);
+  for (const auto& each : communicators_)
+    if (each) each->abort(reason);
+  if (transport_) transport_->end(reason);
 }
 
 Status StepGroup::failure() const {
@@ -51,7 +54,9 @@ Status StepGroup::failure() const {
     if (ended_) return unavailable(*ended_);
   }
   // A device may have found out by itself.
-  return communicators_.empty() ? ok_status() : communicators_.front()->failure();
+  for (const auto& each : communicators_)
+    if (each) return each->failure();
+  return ok_status();
 }
 
 void StepGroup::close() {
