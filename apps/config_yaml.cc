@@ -128,6 +128,15 @@ void read_warmup(const YamlNode& node, YamlFaults& faults, WarmupRequest& out) {
   map.finish();
 }
 
+// Of workers' processes.
+void read_timeout(YamlMap& top, const char* key, YamlFaults& faults, std::chrono::milliseconds& out) {
+  double seconds = std::chrono::duration<double>(out).count();
+  if (!top.number(key, 0, 86400, seconds)) return;
+  if (seconds > 0 && seconds < 1)
+    faults.add(*top.find(key), "'" + std::string(key) + "' must be 0 (never) or at least 1");
+  out = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000.0));
+}
+
 void read_limits(const YamlNode& node, YamlFaults& faults, RuntimeConfig& out) {
   YamlMap map(node, "limits", faults);
   map.integer("step_rows", 1, 4096, out.max_step_rows);
@@ -184,13 +193,9 @@ void read_top(YamlMap& top, YamlFaults& faults, Settings& out) {
   if (top.integer("stay_awake_us", 0, 1'000'000, stay_awake_us)) runtime.stay_awake_us = stay_awake_us;
   top.size_bytes("memory", runtime.memory_bytes);
   if (top.choice("isolation", {"thread", "process"}, isolation)) runtime.isolation = static_cast<Isolation>(isolation);
-  double hang_timeout_s = std::chrono::duration<double>(runtime.hang_timeout).count();
-  if (top.number("hang_timeout_s", 0, 86400, hang_timeout_s)) {
-    // Idle workers turn every 0.2 s, and are looked at four times.
-    if (hang_timeout_s > 0 && hang_timeout_s < 1)
-      faults.add(*top.find("hang_timeout_s"), "'hang_timeout_s' must be 0 (never) or at least 1");
-    runtime.hang_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(hang_timeout_s * 1000.0));
-  }
+  // Idle workers turn every 0.2 s, and are looked at four times.
+  read_timeout(top, "hang_timeout_s", faults, runtime.hang_timeout);
+  read_timeout(top, "load_timeout_s", faults, runtime.load_timeout);
   if (const YamlNode* node = top.find("limits")) read_limits(*node, faults, runtime);
   if (const YamlNode* node = top.find("server")) read_server(*node, faults, out.server);
   const YamlNode* const warmup = top.find("warmup_requests");

@@ -38,6 +38,7 @@ stay_awake_us: 150
 memory: 2GiB
 isolation: thread
 hang_timeout_s: 2.5
+load_timeout_s: 7
 limits: {step_rows: 8, step_tokens: 64}
 server:
   host: "::1"
@@ -79,6 +80,7 @@ warmup_requests:
   EXPECT_EQ(runtime.stay_awake_us, 150);
   EXPECT_EQ(runtime.memory_bytes, std::size_t{2} << 30);
   EXPECT_EQ(runtime.hang_timeout, std::chrono::milliseconds(2500));
+  EXPECT_EQ(runtime.load_timeout, std::chrono::seconds(7));
   EXPECT_EQ(runtime.max_step_rows, 8);
   EXPECT_EQ(parsed->server.host, "::1");
   EXPECT_EQ(parsed->server.port, 0);

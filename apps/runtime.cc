@@ -14,7 +14,8 @@
 
 namespace mstar::apps {
 namespace {
-constexpr std::chrono::seconds kReadyTimeout{600};
+constexpr std::chrono::minutes kReadyTimeout{10};
+constexpr std::chrono::hours kWatchedReadyTimeout{24};
 constexpr std::size_t kTraceSpans = 65536;  // of a worker: some thousand steps
 
 // Worker 0 is the host's.
@@ -25,13 +26,27 @@ WorkerId worker_of(int rank) { return WorkerId(static_cast<std::uint32_t>(rank) 
 class Runtime::Mesh final : public wire::Mesh {
  public:
   bool to_worker(WorkerId worker, wire::ToWorker message) override {
+    if (groups && std::holds_alternative<wire::Load>(message) && groups->on_asked(worker)) return true;
     if (worker.value < workers.size()) return workers[worker.value] && workers[worker.value]->send(std::move(message));
     return processes && processes->send(worker, std::move(message));
   }
-  void to_conductor(wire::ToConductor message) override { conductor->receive(std::move(message)); }
-  void all_to_conductor(std::vector<wire::ToConductor>& messages) override { conductor->receive_all(messages); }
+  void to_conductor(wire::ToConductor message) override {
+    const auto* const failed = std::get_if<wire::WorkerFailed>(&message);
+    const WorkerId worker = failed ? failed->worker : WorkerId();
+    conductor->receive(std::move(message));
+    if (groups && worker.valid()) groups->on_failed(worker);
+  }
+  void all_to_conductor(std::vector<wire::ToConductor>& messages) override {
+    WorkerId worker;  // one sends all of them
+    if (groups)
+      for (const wire::ToConductor& each : messages)
+        if (const auto* const failed = std::get_if<wire::WorkerFailed>(&each)) worker = failed->worker;
+    conductor->receive_all(messages);
+    if (worker.valid()) groups->on_failed(worker);
+  }
 
   std::vector<worker::Worker*> workers;  // null: a rank that only follows
+  StepGroups* groups = nullptr;          // null: no ranks of this process work in step
   WorkerProcesses* processes = nullptr;
   conductor::Conductor* conductor = nullptr;
 };
@@ -43,12 +58,13 @@ Runtime::~Runtime() { stop_workers(); }
 void Runtime::stop_workers() {
   // The conductor stops first, so that nothing new reaches the workers; it stays until their last messages are out.
   if (conductor_) conductor_->stop();
+  if (groups_) groups_->stop_supervisor();
   for (auto& each : workers_)
-    if (each) each->stop();                           // all of them before the first is gone: they send to each other
-  for (auto& each : followers_) each.second->stop();  // after their leaders, which wait for them
-  followers_.clear();
+    if (each) each->stop();      // all of them before the first is gone: they send to each other
+  if (groups_) groups_->stop();  // after their leaders, which wait for them
   processes_.reset();
   workers_.clear();
+  groups_.reset();
   conductor_.reset();
 }
 
@@ -193,7 +209,9 @@ Status Runtime::start_workers() {
   conductor_->start();
   MSTAR_TRY(config_.isolation == Isolation::thread ? start_in_threads(std::move(workers))
                                                    : start_in_processes(std::move(workers)));
-  return conductor_->wait_ready(kReadyTimeout);
+  // Processes are watched while they load, however long that takes.
+  const bool watched = processes_ && config_.load_timeout.count() > 0;
+  return conductor_->wait_ready(watched ? kWatchedReadyTimeout : kReadyTimeout);
 }
 
 void Runtime::add_local(worker::WorkerOptions options) {
@@ -205,13 +223,16 @@ void Runtime::add_local(worker::WorkerOptions options) {
 }
 
 // Only where there is something that the ranks compute together.
-Result<RankMesh> Runtime::make_mesh(const std::vector<int>& ranks, MeshSize size) const {
+Result<RankMesh> Runtime::make_mesh(const std::vector<int>& ranks) const {
   bool together = false;
+  MeshSize size;
   for (const Served& served : models_)
     for (const NodeGroup& group : served.opened.groups)
       if (std::find(group.replica_ranks.begin(), group.replica_ranks.end(), ranks) != group.replica_ranks.end())
-        for (const decl::ComponentRef each : group.components)
+        for (const decl::ComponentRef each : group.components) {
+          size = group.mesh;
           together |= served.opened.decl->at(each).device().tensor_parallel;
+        }
   if (!together) return RankMesh();
   if (backend_ == Backend::cpu) return RankMesh::of_threads(size);
   return RankMesh::create(size, [&](const std::vector<int>& members) {
@@ -223,32 +244,31 @@ Result<RankMesh> Runtime::make_mesh(const std::vector<int>& ranks, MeshSize size
 }
 
 Status Runtime::make_step_groups() {
-  in_step_.clear();
+  groups_ = std::make_unique<StepGroups>(
+      StepGroupsOptions{.mesh = [this](const std::vector<int>& ranks) { return make_mesh(ranks); },
+                        .report = [this](wire::WorkerFailed message) { conductor_->receive(std::move(message)); },
+                        .first_delay = config_.group_delay},
+      *mesh_);
+  std::set<int> leaders;
   for (const Served& served : models_)
     for (const NodeGroup& group : served.opened.groups)
-      for (const std::vector<int>& ranks : group.replica_ranks) {
-        if (ranks.size() == 1 || in_step_.count(ranks.front())) continue;
-        MSTAR_TRY_ASSIGN(RankMesh mesh, make_mesh(ranks, group.mesh));
-        const auto together = std::make_shared<worker::StepGroup>(static_cast<int>(ranks.size()), std::move(mesh));
-        for (std::size_t i = 0; i < ranks.size(); ++i) in_step_[ranks[i]] = {together, static_cast<int>(i)};
-      }
+      for (const std::vector<int>& ranks : group.replica_ranks)
+        if (ranks.size() > 1 && leaders.insert(ranks.front()).second) MSTAR_TRY(groups_->add(ranks));
+  if (!leaders.empty()) mesh_->groups = groups_.get();
   return ok_status();
 }
 
 void Runtime::add_follower(const worker::WorkerOptions& options, int rank) {
-  const InStep& in_step = in_step_.at(rank);
   std::vector<worker::WorkerModel> models = options.models;
   for (worker::WorkerModel& each : models) each.in_step = each.components;
-  followers_[options.id.value] =
-      std::make_unique<worker::StepFollower>(worker::StepFollowerOptions{.id = options.id,
-                                                                         .rank = in_step.rank,
-                                                                         .device = options.device,
-                                                                         .pool = pool_.get(),
-                                                                         .models = std::move(models),
-                                                                         .group = in_step.group},
-                                             *mesh_);
+  groups_->set_follower(rank,
+                        {.id = options.id, .device = options.device, .pool = pool_.get(), .models = std::move(models)});
   workers_.push_back(nullptr);
   mesh_->workers.push_back(nullptr);
+}
+
+std::shared_ptr<worker::StepGroup> Runtime::step_group(int leader) const {
+  return groups_ ? groups_->led_by(leader) : nullptr;
 }
 
 Status Runtime::start_in_threads(std::vector<worker::WorkerOptions> workers) {
@@ -262,23 +282,22 @@ Status Runtime::start_in_threads(std::vector<worker::WorkerOptions> workers) {
       workers[w].profile = profiles_.back().get();
     }
     const int rank = static_cast<int>(w) - 1;
-    const auto in_step = in_step_.find(rank);
-    if (in_step != in_step_.end() && in_step->second.rank > 0) {
+    if (groups_->follows(rank)) {
       add_follower(workers[w], rank);
       continue;
     }
-    if (in_step != in_step_.end()) workers[w].group = in_step->second.group;
+    workers[w].group = groups_->led_by(rank);
+    const bool leads = workers[w].group != nullptr;
     add_local(std::move(workers[w]));
+    if (leads) groups_->set_leader(rank, *workers_.back());
   }
   // Ranks that compute together may have to load together.
-  for (auto& each : followers_) each.second->start();
+  groups_->start_followers();
   Status started;
   for (auto& each : workers_)
     if (each && started) started = each->start();
-  if (!started)
-    for (auto& each : in_step_) each.second.group->end("a rank could not start: " + started.error().message);
-  for (auto& each : followers_)
-    if (Status loaded = each.second->wait_loaded(); started && !loaded) started = std::move(loaded);
+  if (!started) groups_->end_all("a rank could not start: " + started.error().message);
+  if (Status loaded = groups_->wait_loaded(); started && !loaded) started = std::move(loaded);
   return started;
 }
 
@@ -316,8 +335,10 @@ std::set<std::pair<WorkerId, WorkerId>> Runtime::links() const {
 }
 
 Status Runtime::start_in_processes(std::vector<worker::WorkerOptions> workers) {
-  WorkerProcessOptions options{
-      .program = config_.worker_program, .links = links(), .hang_timeout = config_.hang_timeout};
+  WorkerProcessOptions options{.program = config_.worker_program,
+                               .links = links(),
+                               .hang_timeout = config_.hang_timeout,
+                               .load_timeout = config_.load_timeout};
   for (std::size_t w = 1; w < workers.size(); ++w) options.setups.push_back(setup_of(workers[w], workers.size() - 1));
   options.to_conductor = [this](wire::ToConductor message) { mesh_->to_conductor(std::move(message)); };
   options.to_worker = [this](WorkerId worker, wire::ToWorker message) { mesh_->to_worker(worker, std::move(message)); };
@@ -329,9 +350,10 @@ Status Runtime::start_in_processes(std::vector<worker::WorkerOptions> workers) {
 }
 
 wire::WorkerStats Runtime::worker_stats(std::size_t worker) const {
-  if (const auto found = followers_.find(worker); found != followers_.end()) return found->second->stats();
-  if (worker < workers_.size()) return workers_[worker]->stats();
-  return processes_ ? processes_->stats(WorkerId(static_cast<std::uint32_t>(worker))) : wire::WorkerStats();
+  const WorkerId id(static_cast<std::uint32_t>(worker));
+  if (auto follower = groups_ ? groups_->stats(id) : std::nullopt) return std::move(*follower);
+  if (worker < workers_.size() && workers_[worker]) return workers_[worker]->stats();
+  return processes_ ? processes_->stats(id) : wire::WorkerStats();
 }
 
 std::optional<pid_t> Runtime::worker_pid(int rank) const {

@@ -18,9 +18,9 @@
 #include "mstar/device/thread_pool.h"
 #include "mstar/graph/compiled.h"
 #include "mstar/models/model.h"
-#include "mstar/worker/step_follower.h"
 #include "mstar/worker/worker.h"
 #include "node_groups.h"
+#include "step_groups.h"
 #include "worker_process.h"
 
 namespace mstar::apps {
@@ -73,6 +73,9 @@ struct RuntimeConfig {
   Isolation isolation = Isolation::thread;
   std::chrono::milliseconds hang_timeout{
       60000};  // `isolation: process`: a worker that stands still is killed; 0: never
+  // `isolation: process`: a worker that has loaded nothing more for this long is killed; 0: never.
+  std::chrono::milliseconds load_timeout{120000};
+  std::chrono::milliseconds group_delay{500};     // before ranks in step whose group has ended begin again; then longer
   std::string worker_program = "/proc/self/exe";  // the mstar binary, for `isolation: process`
   ProfileConfig profile;                          // not with `isolation: process`
 };
@@ -136,6 +139,8 @@ class Runtime {
   const ProfileConfig& profile_config() const { return config_.profile; }
   // Of the worker of a device rank under `isolation: process`; nothing when it is not running.
   std::optional<pid_t> worker_pid(int rank) const;
+  // For tests: of ranks in step that are threads, by the rank that leads; else null.
+  std::shared_ptr<worker::StepGroup> step_group(int leader) const;
 
  private:
   class Mesh;
@@ -148,7 +153,7 @@ class Runtime {
   Status make_devices();
   Status fit_and_start();
   Status start_workers();
-  Result<RankMesh> make_mesh(const std::vector<int>& ranks, MeshSize size) const;
+  Result<RankMesh> make_mesh(const std::vector<int>& ranks) const;
   Status make_step_groups();
   void add_follower(const worker::WorkerOptions& options, int rank);
   Status start_in_threads(std::vector<worker::WorkerOptions> workers);
@@ -175,15 +180,10 @@ class Runtime {
   std::unique_ptr<worker::HostPool> host_pool_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<conductor::Conductor> conductor_;
-  struct InStep {  // of a rank that works in step with others
-    std::shared_ptr<worker::StepGroup> group;
-    int rank = 0;  // in the group; 0 leads
-  };
-  std::map<int, InStep> in_step_;  // by rank
   // Worker 0 runs host components, worker 1 + rank a device; those of this process first. Null: a rank that follows.
   std::vector<std::unique_ptr<worker::Worker>> workers_;
-  std::map<std::size_t, std::unique_ptr<worker::StepFollower>> followers_;  // by the number that its worker would have
-  std::unique_ptr<WorkerProcesses> processes_;                              // null: all are threads
+  std::unique_ptr<StepGroups> groups_;          // of ranks that are threads
+  std::unique_ptr<WorkerProcesses> processes_;  // null: all are threads
 };
 
 }  // namespace mstar::apps

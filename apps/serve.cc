@@ -92,9 +92,12 @@ int run_serve(const ServeFlags& flags) {
   if (const Status readable = check_warmup(settings->warmup); !readable) return complain(readable.error(), 1);
   auto runtime = Runtime::build(settings->runtime);
   if (!runtime) return complain(runtime.error(), runtime.error().code == Code::invalid_request ? 2 : 1);
-  Frontend& frontend = (*runtime)->frontend();
-  if (const Status warm = run_warmup(frontend, settings->warmup, (*runtime)->num_replicas()); !warm)
-    return complain(warm.error(), 1);
+  conductor::Conductor& frontend = (*runtime)->frontend();
+  const ReplicaCounts replicas = (*runtime)->num_replicas();
+  if (const Status warm = run_warmup(frontend, settings->warmup, replicas); !warm) return complain(warm.error(), 1);
+  const auto calls = warmup_calls(frontend, settings->warmup, replicas);
+  const Status taken = calls ? frontend.set_warmup(*calls) : Status(calls.error());
+  if (!taken) return complain(taken.error(), 1);
   settings->server.stays_awake = stays_awake(settings->runtime);
   auto http = server::HttpServer::start(settings->server, frontend);
   if (!http) return complain(http.error(), 1);

@@ -15,8 +15,12 @@ namespace {
 constexpr std::chrono::milliseconds kTryAgain{5};
 constexpr int kMaxTries = 6000;
 
-std::string name_of(std::size_t request, std::string_view copy) {
-  return "warmup-" + std::to_string(request) + "." + std::string(copy);
+std::string name_of(std::size_t request) { return "warmup-" + std::to_string(request); }
+std::string name_of(std::size_t request, std::string_view copy) { return name_of(request) + "." + std::string(copy); }
+
+// On each replica one at least.
+std::size_t num_copies(int concurrency, const std::vector<std::size_t>& counts) {
+  return std::max(static_cast<std::size_t>(concurrency), *std::max_element(counts.begin(), counts.end()));
 }
 
 Result<decl::ApiRequest> to_request(const Frontend& frontend, const WarmupRequest& from) {
@@ -100,8 +104,7 @@ Status run_one(Frontend& frontend, std::size_t index, decl::ApiRequest request, 
     MSTAR_TRY(solo.finish());
   }
   Copies copies(frontend, index);
-  const std::size_t num_copies = std::max(static_cast<std::size_t>(concurrency), *most);
-  for (std::size_t i = 0; i < num_copies; ++i) {
+  for (std::size_t i = 0; i < num_copies(concurrency, counts); ++i) {
     request.replica = static_cast<std::uint32_t>(i);
     copies.submit(request, name_of(index, std::to_string(i)));
   }
@@ -126,6 +129,19 @@ Status run_warmup(Frontend& frontend, const std::vector<WarmupRequest>& requests
     MSTAR_TRY(run_one(frontend, i, std::move(*request), requests[i].concurrency, counts));
   }
   return ok_status();
+}
+
+Result<std::vector<conductor::WarmupCall>> warmup_calls(const Frontend& frontend,
+                                                        const std::vector<WarmupRequest>& requests,
+                                                        const ReplicaCounts& replicas) {
+  std::vector<conductor::WarmupCall> out;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    auto request = to_request(frontend, requests[i]);
+    if (!request) return std::move(request.error()).in("warmup_requests[" + std::to_string(i) + "]");
+    const std::size_t copies = num_copies(requests[i].concurrency, counts_of(frontend, request->model, replicas));
+    out.push_back({name_of(i), std::move(*request), static_cast<std::uint32_t>(copies)});
+  }
+  return out;
 }
 
 }  // namespace mstar::apps

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mstar/conductor/frontend.h"
+#include "mstar/conductor/conductor.h"
 #include "settings.h"
 
 namespace mstar::apps {
@@ -24,5 +24,10 @@ Status check_warmup(const std::vector<WarmupRequest>& requests);
 // queue, and those beyond the queue wait for others to end. Siblings finish; the first failure is returned under the
 // name of its copy, "warmup-<request>.<copy>" or "warmup-<request>.solo" (counted from 0), and stops the start. Blocks.
 Status run_warmup(Frontend& frontend, const std::vector<WarmupRequest>& requests, const ReplicaCounts& replicas = {});
+
+// The same requests for workers that come back later (conductor::Conductor::set_warmup). Errors of their files.
+Result<std::vector<conductor::WarmupCall>> warmup_calls(const Frontend& frontend,
+                                                        const std::vector<WarmupRequest>& requests,
+                                                        const ReplicaCounts& replicas = {});
 
 }  // namespace mstar::apps

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "mstar/base/load_progress.h"
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/device/thread_pool.h"
@@ -112,7 +113,8 @@ class WorkerProcess final : public wire::Mesh {
 
   std::uint64_t num_turns() {
     std::lock_guard lock(mutex_);
-    return worker_ ? worker_->num_turns() : 0;
+    // While it loads, its loop stands still.
+    return load_progress() + (worker_ ? worker_->num_turns() : 0);
   }
 
   // A worker that was started again comes with a new socket.
@@ -138,6 +140,7 @@ class WorkerProcess final : public wire::Mesh {
     set_log_origin("worker " + std::to_string(setup.worker.value));
     const Backend backend = setup.on_cuda ? Backend::cuda : Backend::cpu;
     MSTAR_TRY_ASSIGN(device_, make_device(backend, setup.device));
+    note_load_progress();
     pool_ = std::make_unique<ThreadPool>(setup.num_threads);
     worker::WorkerOptions options{.id = setup.worker, .device = device_.get(), .pool = pool_.get()};
     options.on_stats = [this](const wire::WorkerStats& stats) { send(channel_, stats, RequestId()); };
@@ -147,6 +150,7 @@ class WorkerProcess final : public wire::Mesh {
       for (const decl::ComponentRef component : each.components)
         if (component.value >= opened.decl->components().size() || opened.decl->at(component).on_host())
           return bad_model("'" + each.model + "' has changed since the server was started");
+      note_load_progress();
       MSTAR_TRY_ASSIGN(auto compiled, graph::CompiledModel::compile(*opened.decl));
       models_.push_back({std::move(opened), std::make_unique<const graph::CompiledModel>(std::move(compiled))});
       options.models.push_back(

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 
 #include "mstar/base/log.h"
@@ -18,8 +19,7 @@ namespace {
 
 constexpr int kChildSocket = 3;
 constexpr std::chrono::milliseconds kGrace{2000};  // for a process to end by itself once its socket is closed
-constexpr int kLooks = 4;                          // in a row without a turn are a hang
-constexpr std::chrono::minutes kLoading{10};       // at most, until a process is ready
+constexpr int kLooks = 4;                          // at least, in a row without a turn are a hang
 constexpr std::chrono::minutes kSteady{1};         // a life of this length ends a row of deaths
 
 std::string describe(int status) {
@@ -119,7 +119,7 @@ bool WorkerProcesses::send(WorkerId worker, wire::ToWorker message) {
   std::lock_guard lock(child->mutex);
   if (loads) {  // its loop stands still for so long
     child->is_ready = false;
-    child->loads_since = Clock::now();
+    child->num_silent = 0;
   }
   if (child->channel) child->channel->send(std::move(*frame));
   return child->channel || child->is_dying;  // where it has died, the word of that ends the request, and says why
@@ -200,7 +200,6 @@ Status WorkerProcesses::spawn(Child& child) {
   child.is_ready = child.reported_failure = false;
   child.num_turns = 0;
   child.num_silent = 0;
-  child.loads_since = child.started_at;
   child.channel = std::make_unique<wire::Channel>(
       ours.release(),
       wire::Channel::Callbacks{
@@ -298,31 +297,43 @@ void WorkerProcesses::kill(Child& child, std::string reason) {
   ::kill(child.pid, SIGKILL);  // not reaped yet, so the id is still its own; what follows is a death like others
 }
 
+// Zero: nobody is looked at.
+std::chrono::milliseconds WorkerProcesses::look_period() const {
+  const auto shorter = std::min(options_.hang_timeout, options_.load_timeout);
+  return (shorter.count() > 0 ? shorter : std::max(options_.hang_timeout, options_.load_timeout)) / kLooks;
+}
+
+// That find a process unchanged before the time-out has passed.
+int WorkerProcesses::most_looks(std::chrono::milliseconds timeout) const {
+  if (timeout.count() <= 0) return INT_MAX;
+  return static_cast<int>((timeout + look_period() - std::chrono::milliseconds(1)) / look_period());
+}
+
 // Looks are counted, not time: after this process itself was stopped for a while, nobody is to blame.
 void WorkerProcesses::look_for_hangs() {
-  if (options_.hang_timeout.count() <= 0 || Clock::now() < next_look_) return;
-  next_look_ = Clock::now() + options_.hang_timeout / kLooks;
+  if (look_period().count() <= 0 || Clock::now() < next_look_) return;
+  next_look_ = Clock::now() + look_period();
   for (const auto& child : children_) {
-    bool hangs = false;
+    bool hangs = false, is_ready = false;
     {
       std::lock_guard lock(child->mutex);
       if (!child->channel) continue;
-      if (!child->is_ready) {
-        if (Clock::now() - child->loads_since > kLoading) kill(*child, "its process does not get ready and was killed");
-        continue;
-      }
-      hangs = child->num_silent++ >= kLooks;
+      is_ready = child->is_ready;
+      hangs = child->num_silent++ >= most_looks(is_ready ? options_.hang_timeout : options_.load_timeout);
       if (auto ping = wire::encode(wire::Frame(wire::Ping{}))) child->channel->send(std::move(*ping));
     }
-    if (hangs && child->killed_for.empty())
-      kill(*child, fmt::format("its process stood still for {:g} s and was killed",
-                               std::chrono::duration<double>(options_.hang_timeout).count()));
+    if (!hangs || !child->killed_for.empty()) continue;
+    const auto seconds = [](std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); };
+    kill(*child, is_ready
+                     ? fmt::format("its process stood still for {:g} s and was killed", seconds(options_.hang_timeout))
+                     : fmt::format("its process had loaded nothing more for {:g} s and was killed",
+                                   seconds(options_.load_timeout)));
   }
 }
 
 WorkerProcesses::Clock::time_point WorkerProcesses::next_turn() const {
   auto next = Clock::now() + std::chrono::hours(1);
-  if (options_.hang_timeout.count() > 0) next = next_look_;
+  if (look_period().count() > 0) next = next_look_;
   for (const auto& child : children_)
     if (child->restart_at) next = std::min(next, *child->restart_at);
   return next;

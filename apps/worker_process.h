@@ -35,6 +35,8 @@ struct WorkerProcessOptions {
   std::chrono::milliseconds longest_delay{30000};
   // A ready process whose loop stands still for this long is killed and started again; 0: never.
   std::chrono::milliseconds hang_timeout{60000};
+  // The same for one that is not ready yet, or loads again, and has loaded nothing more for this long; 0: never.
+  std::chrono::milliseconds load_timeout{120000};
 };
 
 // Thread: any. A process that dies, or hangs and is killed, is reported as WorkerFailed{unavailable} after its last
@@ -60,7 +62,7 @@ class WorkerProcesses {
   using Clock = std::chrono::steady_clock;
   struct Child {
     wire::WorkerSetup setup;
-    mutable std::mutex mutex;                // guards the next eleven
+    mutable std::mutex mutex;                // guards the next ten
     std::unique_ptr<wire::Channel> channel;  // null: no process
     pid_t pid = -1;
     wire::WorkerStats stats;
@@ -70,9 +72,8 @@ class WorkerProcesses {
     bool reported_failure = false;  // in this life
     std::string fault;              // what was wrong with a frame of its
     std::int64_t num_restarts = 0;
-    std::uint64_t num_turns = 0;  // of the worker's loop, as last told
+    std::uint64_t num_turns = 0;  // of the worker's loop, and pieces that it has loaded, as last told
     int num_silent = 0;           // looks in a row that found it unchanged
-    Clock::time_point loads_since;
     // Of the supervisor's thread:
     Clock::time_point started_at;
     std::optional<Clock::time_point> restart_at;
@@ -94,6 +95,8 @@ class WorkerProcesses {
   Status set_up(Child& child);
   void on_closed(Child& child);
   void restart_due();
+  std::chrono::milliseconds look_period() const;
+  int most_looks(std::chrono::milliseconds timeout) const;
   void look_for_hangs();
   void kill(Child& child, std::string reason);
   Clock::time_point next_turn() const;

@@ -29,7 +29,7 @@ int main() {
     if (const auto* setup = std::get_if<wire::WorkerSetup>(&*frame)) {
       mode = setup->models.at(0).name;
       id = setup->worker;
-      send(wire::ToConductor(wire::WorkerReady{id}));
+      if (mode != "stuck" && mode != "loads") send(wire::ToConductor(wire::WorkerReady{id}));
       if (mode == "nonsense") channel.send("this is no frame");
       if (mode == "dies") {
         channel.flush_and_close(std::chrono::seconds(60));
@@ -37,7 +37,8 @@ int main() {
       }
     }
     if (std::holds_alternative<wire::Ping>(*frame) && mode != "mute") {
-      if (mode != "hangs") ++num_turns;
+      if (mode != "hangs" && mode != "stuck") ++num_turns;
+      if (mode == "loads" && num_turns == 8) send(wire::ToConductor(wire::WorkerReady{id}));
       send(wire::Pong{num_turns});
       send(wire::ToConductor(wire::Removed{RequestId(num_turns), id}));
     }

@@ -57,6 +57,25 @@ TEST(IsolationFaults, AWorkerThatStandsStillIsKilledAndStartedAgain) {
   EXPECT_EQ(metric(**built, "mstar_worker_restarts_total{worker=\"1\"}"), 1);
 }
 
+// Whatever it was doing when it was stopped: starting, loading, or in service already.
+TEST(IsolationFaults, AWorkerThatIsStoppedAsSoonAsItIsStartedAgainIsReplaced) {
+  RuntimeConfig config = config_of(Isolation::process, {model_of(kSeeded, "m")});
+  config.hang_timeout = 4s;
+  config.load_timeout = 4s;
+  auto built = Runtime::build(config);
+  ASSERT_TRUE(built) << built.error().message;
+  const std::string expected = answer(**built, "m", tone(3));
+  const auto first = (*built)->worker_pid(0);
+  ASSERT_EQ(::kill(first.value_or(0), SIGKILL), 0);
+  std::optional<pid_t> second;
+  ASSERT_TRUE(comes_true([&] { return (second = (*built)->worker_pid(0)) && second != first; }));
+  ASSERT_EQ(::kill(*second, SIGSTOP), 0);
+  ASSERT_TRUE(comes_true([&] { return metric(**built, "mstar_worker_restarts_total{worker=\"1\"}") == 2; }));
+  ASSERT_TRUE(comes_true([&] { return (*built)->frontend().state().ready; }));
+  EXPECT_TRUE(is_gone(*second));
+  EXPECT_EQ(answer(**built, "m", tone(3)), expected);
+}
+
 // Of two workers that share each request, the one that stays gets a socket to the new process of the other.
 TEST(IsolationFaults, WorkersThatShareRequestsFindEachOtherAgain) {
   ModelConfig split{.model = kSeeded, .name = "m"};

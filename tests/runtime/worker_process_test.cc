@@ -17,9 +17,10 @@ using Clock = std::chrono::steady_clock;
 class Fake {
  public:
   explicit Fake(const std::string& mode, std::chrono::milliseconds hang_timeout = 60s,
-                std::chrono::milliseconds first_delay = 1ms) {
+                std::chrono::milliseconds first_delay = 1ms, std::chrono::milliseconds load_timeout = 60s) {
     WorkerProcessOptions options{.program = MSTAR_FAKE_WORKER, .first_delay = first_delay, .longest_delay = 400ms};
     options.hang_timeout = hang_timeout;
+    options.load_timeout = load_timeout;
     options.setups.push_back({.worker = WorkerId(1)});
     options.setups.back().models.push_back({.model = "none", .name = mode});
     options.to_conductor = [this](wire::ToConductor message) {
@@ -88,6 +89,31 @@ TEST(WorkerProcesses, AProcessThatDoesNotAnswerIsAHang) {
   ASSERT_TRUE(fake.processes().start());
   ASSERT_TRUE(fake.wait_failures(1));
   EXPECT_NE(fake.failures()[0].first.message.find("stood still"), std::string::npos);
+}
+
+TEST(WorkerProcesses, OneThatLoadsNothingMoreIsAHangThoughTheProcessAnswers) {
+  Fake fake("stuck", 60s, 1ms, 200ms);
+  ASSERT_TRUE(fake.processes().start());
+  ASSERT_TRUE(fake.wait_failures(1));
+  EXPECT_EQ(fake.failures()[0].first.message, "its process had loaded nothing more for 0.2 s and was killed");
+  EXPECT_EQ(fake.processes().num_restarts(WorkerId(1)), 0);  // it never was ready
+}
+
+TEST(WorkerProcesses, OneThatStopsWhileItLoadsIsAHang) {
+  Fake fake("loads", 60s, 1ms, 2s);
+  ASSERT_TRUE(fake.processes().start());
+  const auto pid = fake.processes().pid(WorkerId(1));
+  ASSERT_TRUE(pid);
+  ASSERT_EQ(::kill(*pid, SIGSTOP), 0);
+  ASSERT_TRUE(fake.wait_failures(1));
+  EXPECT_NE(fake.failures()[0].first.message.find("loaded nothing more for 2 s"), std::string::npos);
+}
+
+TEST(WorkerProcesses, OneThatGetsOnWithLoadingIsLeftAloneHoweverLongItTakes) {
+  Fake fake("loads", 60s, 1ms, 2s);
+  ASSERT_TRUE(fake.processes().start());
+  ASSERT_TRUE(fake.wait_readies(1));  // after twice as many looks as make a hang
+  EXPECT_TRUE(fake.failures().empty());
 }
 
 TEST(WorkerProcesses, OneThatGetsOnIsLeftAlone) {

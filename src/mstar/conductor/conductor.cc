@@ -30,7 +30,11 @@ Error failed_by(const std::exception& error) {
 }  // namespace
 
 Conductor::Conductor(ConductorOptions options, wire::Mesh& mesh)
-    : options_(std::move(options)), mesh_(mesh), created_s_(std::time(nullptr)), random_(options_.seed) {
+    : options_(std::move(options)),
+      mesh_(mesh),
+      created_s_(std::time(nullptr)),
+      random_(options_.seed),
+      clock_(options_.clock ? *options_.clock : steady_clock_) {
   find_replicas();
   find_prompts();
   was_ready_ = options_.workers.empty();
@@ -62,17 +66,22 @@ void Conductor::stop() {
 }
 
 void Conductor::run() {
-  while (!stopping_)
-    if (!poll() && !inbox_.look_until(awake_until_)) inbox_.wait(std::chrono::milliseconds(500));
+  constexpr std::chrono::microseconds kLongest(500000);
+  while (!stopping_) {
+    if (poll() || inbox_.look_until(awake_until_)) continue;
+    const std::int64_t left_us = warmup_due_us().value_or(INT64_MAX) - clock_.now_us();
+    inbox_.wait(std::clamp(std::chrono::microseconds(left_us), std::chrono::microseconds(0), kLongest));
+  }
 }
 
 bool Conductor::poll() {
   inbox_.take_all(messages_);
-  if (messages_.empty()) return false;
+  if (messages_.empty()) return !warmings_.empty() && advance_warmups();
   for (Inbox& message : messages_) on_inbox(message);
   messages_.clear();
   if (messages_.capacity() > kKeptMessages) messages_.shrink_to_fit();
   admit();
+  if (!warmings_.empty()) advance_warmups();
   return true;
 }
 
@@ -113,10 +122,12 @@ void Conductor::on(wire::ToConductor&& message) {
 void Conductor::on(const wire::WorkerReady& message) {
   {
     std::lock_guard lock(state_mutex_);
-    ready_.insert(message.worker);
+    Standing& standing = standings_[message.worker];
+    if (ready_.insert(message.worker).second && standing.was_ready) note_came_back(message.worker);
     failures_.erase(message.worker);
     was_ready_ |= ready_.size() == options_.workers.size();
-    standings_[message.worker].is_removed = false;  // whoever begins has loaded all
+    standing.was_ready = true;
+    standing.is_removed = false;  // whoever begins has loaded all
     note_takes(message.worker);
   }
   state_changed_.notify_all();
@@ -144,6 +155,7 @@ void Conductor::on(const wire::WorkerFailed& message) {
     std::erase(request.workers, message.worker);
     // If another life of the worker has begun already, the request may have reached that one.
     mesh_.to_worker(message.worker, wire::RemoveRequest{id});
+    note_warmup_disturbed(request, message.worker);
     end(request, Failed{unavailable(reason)});
     erase_if_removed(id);
   }
@@ -201,7 +213,10 @@ void Conductor::begin(Submit submit) {
   }
   requests_.insert(id, std::move(owned));
   auto placed = place(request);
-  if (!placed) return end(request, Failed{std::move(placed.error())});
+  if (!placed) {
+    note_warmup_disturbed(request, WorkerId());
+    return end(request, Failed{std::move(placed.error())});
+  }
   request.placed = *placed;
   if (request.submit.surface->emitter) request.emitter = request.submit.surface->emitter(*request.submit.params);
   const auto& partitions = request.placed->model().partitions();

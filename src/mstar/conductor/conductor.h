@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "mstar/base/clock.h"
 #include "mstar/base/queue.h"
 #include "mstar/conductor/client_inputs.h"
 #include "mstar/conductor/frontend.h"
@@ -51,6 +52,13 @@ struct ServedDeployment {
 // has not too many.
 enum class Routing : std::uint8_t { least_loaded, random, prefix };
 
+// A request that warms a worker which has come back: it runs as often as it ran at the start on that replica.
+struct WarmupCall {
+  std::string name;  // "warmup-0"; its copies are "warmup-0.<copy>"
+  decl::ApiRequest request;
+  std::uint32_t num_copies = 1;  // of the start: copy i ran on replica i of each node group, counted round
+};
+
 struct ConductorOptions {
   std::vector<ServedDeployment> models;
   std::vector<WorkerId> workers;
@@ -64,6 +72,11 @@ struct ConductorOptions {
   std::function<std::string()> worker_metrics;  // Prometheus text of the workers; may be empty
   std::function<std::string()> profile_json;    // of the workers' steps; empty where no profile is taken
   std::chrono::microseconds stays_awake = {};   // after the last request's end: its client may send the next at once
+  // Of a worker that has come back: after so many failures in a row it stays out of service until an operator resumes
+  // it; the delay before the second one, doubled each time.
+  int most_warmup_tries = 5;
+  std::chrono::microseconds warmup_delay = std::chrono::seconds(1);
+  const Clock* clock = nullptr;  // outlives the conductor; null: the steady clock
 };
 
 // Owner thread: its own, started by start(), or else the one that calls poll(); for all private state below the marker.
@@ -96,6 +109,11 @@ class Conductor final : public Frontend {
   std::vector<WorkerInfo> workers() const override;
   Result<WorkerInfo> order_worker(int rank, WorkerOrder order) override;
 
+  // From now on a worker that comes back (its process was started again, or it had let go of what it had loaded) gets
+  // no client's request before it has answered these on the real path, request after request, each one's copies at
+  // once; a worker that no request is for is in service at once. Read here, once: the errors of their intake. Workers
+  // that came back before are warmed now. unavailable when the conductor has stopped.
+  Status set_warmup(const std::vector<WarmupCall>& calls);
   // New requests are refused with `unavailable`; true when none was left within the time.
   bool drain(std::chrono::milliseconds timeout);
   // Waits until every worker is ready or one has failed.
@@ -116,6 +134,7 @@ class Conductor final : public Frontend {
     std::optional<std::uint32_t> replica = {};  // wanted of each node group
     std::shared_ptr<ClientInputs> client;       // owners: this and open_; null when the model takes none
     std::vector<ClientItems> sent = {};         // before the request was admitted
+    WorkerId warms = {};                        // that this request warms up; invalid: it is a client's
   };
   struct Push {
     RequestId id;
@@ -128,8 +147,16 @@ class Conductor final : public Frontend {
     WorkerId worker;
     bool loads = false;
   };
+  struct Warmup {  // one request of set_warmup()
+    std::string name;
+    std::uint32_t num_copies = 1;
+    Submit submit;
+  };
+  struct SetWarmup {
+    std::vector<Warmup> requests;
+  };
   struct Stop {};
-  using Inbox = std::variant<wire::ToConductor, Submit, Push, Abort, Ordered, Stop>;
+  using Inbox = std::variant<wire::ToConductor, Submit, Push, Abort, Ordered, SetWarmup, Stop>;
 
   struct Partition {
     std::unique_ptr<decl::Plan> plan;
@@ -170,6 +197,7 @@ class Conductor final : public Frontend {
   // conductor_workers.cc: any thread, which holds state_mutex_
   bool takes_requests(WorkerId worker) const;
   void note_takes(WorkerId worker);  // after each change of what takes_requests reads
+  bool takes_warmups(WorkerId worker) const;
   std::string why_it_takes_none(WorkerId worker) const;
   int leader_of(int rank) const {
     return options_.leaders.empty() ? rank : options_.leaders[static_cast<std::size_t>(rank)];
@@ -223,6 +251,31 @@ class Conductor final : public Frontend {
   void unload_if_left(WorkerId worker);
   Request* find(RequestId id) const { return requests_.find(id); }
 
+  // conductor_warmup.cc: workers that came back
+  struct Warming {                       // of one of them
+    int num_failed = 0;                  // tries in a row
+    std::int64_t due_us = 0;             // when the next try may begin
+    std::optional<std::size_t> at = {};  // the request of the try that runs
+    std::int64_t begun_us = 0;
+    int num_running = 0;                // copies
+    std::optional<Error> failure = {};  // the first one of the try
+    bool disturbed = false;             // by the failure of another worker
+  };
+  class WarmupSink;
+  void on(SetWarmup message);
+  std::vector<std::uint32_t> copies_on(const Warmup& warmup, WorkerId worker) const;
+  bool is_warmed_by(WorkerId worker) const;  // any of the requests
+  void note_came_back(WorkerId worker);
+  void note_warmup_disturbed(const Request& request, WorkerId by);
+  std::string why_no_warmup(const Warmup& warmup, WorkerId worker) const;
+  std::optional<std::int64_t> warmup_due_us() const;
+  bool advance_warmups();
+  bool advance_warmup(WorkerId worker, Warming& warming);
+  bool begin_warmup(WorkerId worker, Warming& warming);
+  void end_warmup_try(WorkerId worker, Warming& warming);
+  void note_warm(WorkerId worker, const Warming& warming);
+  Result<WorkerId> pick_for_warmup(const Submit& submit, std::size_t group) const;
+
   // conductor_walks.cc: from reports to the next walk
   void on(wire::FragmentReport&& message);
   void on(wire::ClientValues&& message);
@@ -258,6 +311,10 @@ class Conductor final : public Frontend {
     bool drains = false;                      // takes no requests; so was it ordered
     bool removes = false;                     // drains, and then lets go of what it has loaded
     bool is_removed = false;                  // was told to
+    bool was_ready = false;                   // ever
+    bool is_cold = false;                     // came back and has not answered its warm-up requests: takes no others
+    bool stays_cold = false;                  // they failed too often
+    std::string cold_reason;                  // why the last try failed, or what the next one waits for
     int num_requests = 0;
   };
   std::unordered_map<WorkerId, Standing> standings_;
@@ -270,8 +327,13 @@ class Conductor final : public Frontend {
   std::deque<Submit> waiting_;
   RequestTable<Request> requests_;
   std::map<std::pair<std::uint32_t, std::vector<WorkerId>>, std::shared_ptr<const graph::PlacedModel>> placements_;
-  std::map<std::pair<std::uint32_t, std::size_t>, Prompt> prompts_;  // of (model, group), with Routing::prefix
+  std::map<std::pair<std::uint32_t, std::size_t>, Prompt> prompts_;       // of (model, group), with Routing::prefix
+  std::vector<Warmup> warmup_;
+  std::set<WorkerId> came_back_;          // and have not been warmed since, nor need to be
+  std::map<WorkerId, Warming> warmings_;  // of those that do
   std::mt19937_64 random_;
+  const SteadyClock steady_clock_;
+  const Clock& clock_;
   bool stopping_ = false;
   bool stopped_ = false;
   std::chrono::steady_clock::time_point awake_until_ = {};

@@ -219,6 +219,7 @@ std::string Conductor::metrics_text() const {
     std::lock_guard lock(state_mutex_);
     c = counters_;
     num_ready = ready_.size();
+    for (const WorkerId each : ready_) num_ready -= standings_.at(each).is_cold ? 1 : 0;
   }
   std::string out;
   const auto line = [&](const char* type, const char* name, const char* help, const char* labels, std::int64_t value) {

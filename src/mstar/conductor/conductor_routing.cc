@@ -78,9 +78,15 @@ Result<std::size_t> Conductor::choose_replica(const Submit& submit, std::size_t 
   std::size_t chosen = 0;
   {
     std::lock_guard lock(state_mutex_);
-    if (!loads_[submit.model][g].any_takes()) return unavailable(why_not_served(submit.model));
-    chosen = pick_replica(submit, g, by_prefix ? &prompt->second.routes : nullptr, chain);
-    loads_[submit.model][g].add(chosen);
+    ReplicaLoads& loads = loads_[submit.model][g];
+    if (submit.warms.valid()) {
+      MSTAR_TRY_ASSIGN(const WorkerId worker, pick_for_warmup(submit, g));
+      chosen = *loads.find(worker);
+    } else {
+      if (!loads.any_takes()) return unavailable(why_not_served(submit.model));
+      chosen = pick_replica(submit, g, by_prefix ? &prompt->second.routes : nullptr, chain);
+    }
+    loads.add(chosen);
   }
   if (by_prefix) prompt->second.routes.note(options_.models[submit.model].groups[g].replicas[chosen], chain);
   return chosen;

@@ -6,13 +6,19 @@
 namespace mstar {
 
 std::string_view worker_state_name(WorkerInfo::State state) {
-  constexpr std::string_view kNames[] = {"starting", "running", "draining", "drained", "removed", "failed"};
+  constexpr std::string_view kNames[] = {"starting", "warming", "running", "draining", "drained", "removed", "failed"};
   return kNames[static_cast<std::size_t>(state)];
 }
 
 namespace conductor {
 
 bool Conductor::takes_requests(WorkerId worker) const {
+  const auto standing = standings_.find(worker);
+  return ready_.count(worker) &&
+         (standing == standings_.end() || (!standing->second.drains && !standing->second.is_cold));
+}
+
+bool Conductor::takes_warmups(WorkerId worker) const {
   const auto standing = standings_.find(worker);
   return ready_.count(worker) && (standing == standings_.end() || !standing->second.drains);
 }
@@ -26,10 +32,14 @@ void Conductor::note_takes(WorkerId worker) {
 std::string Conductor::why_it_takes_none(WorkerId worker) const {
   const std::string who = "worker " + std::to_string(worker.value);
   if (const auto failure = failures_.find(worker); failure != failures_.end()) return failure->second;
-  const auto standing = standings_.find(worker);
-  if (standing == standings_.end() || !standing->second.drains) return who + " is not ready yet";
+  const auto found = standings_.find(worker);
+  const Standing standing = found == standings_.end() ? Standing() : found->second;
   const auto rank = std::find(options_.ranks.begin(), options_.ranks.end(), worker) - options_.ranks.begin();
-  return who + " was taken out of service; POST /debug/workers/" + std::to_string(rank) + "/resume brings it back";
+  const std::string resume = "POST /debug/workers/" + std::to_string(rank) + "/resume";
+  if (standing.drains) return who + " was taken out of service; " + resume + " brings it back";
+  if (!ready_.count(worker)) return who + " is not ready yet";
+  if (standing.stays_cold) return who + " " + standing.cold_reason + "; " + resume + " tries it again";
+  return who + " is warming up" + (standing.cold_reason.empty() ? "" : ": " + standing.cold_reason);
 }
 
 WorkerInfo Conductor::info_of(int rank) const {
@@ -49,6 +59,9 @@ WorkerInfo Conductor::info_of(int rank) const {
     out.state = State::starting;
   } else if (standing.drains) {
     out.state = standing.num_requests > 0 ? State::draining : State::drained;
+  } else if (standing.is_cold) {
+    out.state = standing.stays_cold ? State::failed : State::warming;
+    out.reason = standing.cold_reason;
   }
   for (const ServedDeployment& served : options_.models) {
     WorkerInfo::Part part{.model = served.name, .components = {}};
@@ -96,7 +109,7 @@ Result<WorkerInfo> Conductor::order_worker(int rank, WorkerOrder order) {
   std::unique_lock lock(state_mutex_);
   Standing& standing = standings_[worker];
   if (order == WorkerOrder::resume) {
-    standing.drains = standing.removes = standing.is_removed = false;
+    standing.drains = standing.removes = standing.is_removed = standing.stays_cold = false;
   } else {
     standing.drains = true;
     standing.removes |= order == WorkerOrder::remove;
@@ -110,6 +123,10 @@ Result<WorkerInfo> Conductor::order_worker(int rank, WorkerOrder order) {
 
 void Conductor::on(const Ordered& message) {
   if (message.loads) mesh_.to_worker(message.worker, wire::Load{});
+  if (const auto warming = warmings_.find(message.worker); message.loads && warming != warmings_.end()) {
+    warming->second.num_failed = 0;
+    warming->second.due_us = clock_.now_us();
+  }
   unload_if_left(message.worker);
 }
 

@@ -57,15 +57,16 @@ struct RuntimeState {
 
 // A worker that an operator may take out of service and back: one for each rank.
 struct WorkerInfo {
-  // drained: it gets no requests and has none. removed: it has let go of what it had loaded, too.
-  enum class State : std::uint8_t { starting, running, draining, drained, removed, failed };
+  // warming: it has come back, and answers its warm-up requests before it gets others. drained: it gets no requests and
+  // has none. removed: it has let go of what it had loaded, too.
+  enum class State : std::uint8_t { starting, warming, running, draining, drained, removed, failed };
   struct Part {
     std::string model;
     std::vector<std::string> components;
   };
   int rank = 0;
   State state = State::starting;
-  std::string reason;    // of failed
+  std::string reason;    // of failed; of warming, what keeps it from getting warm
   int num_requests = 0;  // that it has a part of, until nothing of them is left there
   std::vector<Part> parts;
 };

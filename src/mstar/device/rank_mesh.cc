@@ -52,12 +52,14 @@ MeshEnds RankMesh::ends(int rank) const {
 
 void RankMesh::abort(const std::string& reason) const {
   for (const Ends* const ends : {&all_, &tensor_, &sequence_})
-    for (const auto& each : *ends) each->abort(reason);
+    for (const auto& each : *ends)
+      if (each) each->abort(reason);
 }
 
 Status RankMesh::failure() const {
   for (const Ends* const ends : {&all_, &tensor_, &sequence_})
-    for (const auto& each : *ends) MSTAR_TRY(each->failure());
+    for (const auto& each : *ends)
+      if (each) MSTAR_TRY(each->failure());
   return ok_status();
 }
 

@@ -15,7 +15,7 @@ namespace mstar {
 // ends say.
 class RankMesh {
  public:
-  // The ends of a new group of these ranks of the mesh, in their order.
+  // The ends of a new group of these ranks of the mesh, in their order; null those of other processes.
   using MakeGroup = std::function<Result<std::vector<std::unique_ptr<Communicator>>>(const std::vector<int>& ranks)>;
 
   RankMesh() = default;  // nothing is computed together

@@ -1,6 +1,7 @@
 // Captured steps: which graphs a component has, which one a step leases, how they are recorded and replayed.
 #include <algorithm>
 
+#include "mstar/base/load_progress.h"
 #include "mstar/base/log.h"
 #include "mstar/engine/engine.h"
 #include "mstar/engine/step.h"
@@ -237,6 +238,7 @@ Result<std::unique_ptr<CapturedGraph>> Engine::record(const CaptureSpec& spec, c
   if (slot == 0) warmed = run_slices(step);
   device_.synchronize(stream);
   MSTAR_TRY(std::move(warmed));
+  note_load_progress();
   MSTAR_TRY(device_.begin_capture(stream));
   const Status ran = run_slices(step);
   auto graph = device_.end_capture(stream);

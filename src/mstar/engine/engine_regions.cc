@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mstar/base/check.h"
+#include "mstar/base/load_progress.h"
 #include "mstar/base/log.h"
 #include "mstar/engine/engine.h"
 #include "mstar/engine/step.h"
@@ -41,6 +42,7 @@ Status Step::run_region(int region, const std::function<Status()>& part) {
 
 Status Step::record_region(const std::function<Status()>& part) {
   context_.device.synchronize(context_.stream);
+  note_load_progress();
   MSTAR_TRY(context_.device.begin_capture(context_.stream));
   const Status ran = part();
   auto graph = context_.device.end_capture(context_.stream);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "mstar/base/load_progress.h"
 #include "mstar/weights/names.h"
 
 namespace mstar::weights {
@@ -259,6 +260,7 @@ Result<LoadedWeight> WeightMap::take(std::string_view home, const Shape& expecte
     out = std::move(own);
   }
   if (!out) failures_.emplace(home, out.error().message);
+  note_load_progress();
   return out;
 }
 

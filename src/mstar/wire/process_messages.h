@@ -45,7 +45,7 @@ struct PeerSocket {
 // Asks a worker's process whether it gets on; answered by a Pong at once.
 struct Ping {};
 struct Pong {
-  std::uint64_t num_turns = 0;  // of the worker's loop so far
+  std::uint64_t num_turns = 0;  // of the worker's loop so far, and pieces that it has loaded
 };
 
 using Frame = std::variant<ToWorker, ToConductor, PeerMessage, WorkerStats, WorkerSetup, PeerSocket, Ping, Pong>;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "mstar/base/load_progress.h"
 #include "mstar/weights/weight_map.h"
 
 namespace mstar::worker {
@@ -39,6 +40,7 @@ Status load_model(const WorkerModel& model, const LoadContext& context, engine::
   const MeshSize mesh = model.in_step.empty() ? MeshSize() : context.mesh.size();
   MSTAR_TRY_ASSIGN(resources,
                    engine::ResourceSet::build(declaration, model.components, model.limits, context.device, mesh));
+  note_load_progress();
   for (const decl::ComponentRef component : model.components) {
     const bool in_step = std::find(model.in_step.begin(), model.in_step.end(), component) != model.in_step.end();
     resource::PoolLimits limits = limits_of(declaration.at(component).device(), model.limits);
@@ -51,6 +53,7 @@ Status load_model(const WorkerModel& model, const LoadContext& context, engine::
                                                           .mesh = in_step ? context.mesh : MeshEnds()},
                                                          resources, weights, context.device));
     engines.push_back(std::move(engine));
+    note_load_progress();
   }
   if (!model.checkpoint) return ok_status();
   std::vector<std::string> homes;

@@ -13,6 +13,7 @@ StepGroup::StepGroup(int size, RankMesh mesh, std::uint64_t entries_per_state)
 }
 
 void StepGroup::log(const LogEntry& entry) {
+  if (transport_) return transport_->log(entry);
   for (const auto& each : followers_) each->push(entry);
 }
 
@@ -38,6 +39,7 @@ void StepGroup::end(const std::string& reason) {
   }
   log_error("ranks that work in step: {}", reason);
   mesh_.abort(reason);
+  if (transport_) transport_->end(reason);
 }
 
 Status StepGroup::failure() const {

@@ -15,6 +15,15 @@
 
 namespace mstar::worker {
 
+// Carries what a group's ranks say to each other where they share no queue. Thread: any; none of it waits.
+class StepTransport {
+ public:
+  virtual ~StepTransport() = default;
+  virtual void log(const LogEntry& entry) = 0;      // of the leader, to every follower
+  virtual void acknowledge(const Ack& ack) = 0;     // of a follower, to the leader
+  virtual void end(const std::string& reason) = 0;  // to every other rank
+};
+
 // Owners: the leader and its followers. Rank 0 of the group leads. Thread: any, but for what says otherwise.
 //
 // A group that has ended does nothing more: what waits for a rank that will not come gives `unavailable`, the leader
@@ -39,10 +48,16 @@ class StepGroup {
     return component.tensor_parallel && !mesh_.empty();
   }
 
+  // What is said goes this way instead of straight into the queues, and arrives by receive(). Before the first entry;
+  // null: the ranks share this object. It outlives the group.
+  void set_transport(StepTransport* transport) { transport_ = transport; }
+  void receive(int rank, LogEntry entry) { entries(rank).push(std::move(entry)); }
+  void receive(Ack ack) { acks_.push(std::move(ack)); }
+
   // To every follower.
   void log(const LogEntry& entry);
   Queue<LogEntry>& entries(int rank) { return *followers_[static_cast<std::size_t>(rank) - 1]; }
-  void acknowledge(Ack ack) { acks_.push(std::move(ack)); }
+  void acknowledge(Ack ack) { transport_ ? transport_->acknowledge(ack) : receive(std::move(ack)); }
   // Waits for the next answer; nothing when the followers have been told to stop. Thread: the leader's.
   std::optional<Ack> wait_ack();
   // For tests that play all ranks on one thread: called again and again by whoever waits for an answer.
@@ -57,6 +72,7 @@ class StepGroup {
 
  private:
   const RankMesh mesh_;
+  StepTransport* transport_ = nullptr;
   const std::uint64_t entries_per_state_;
   std::vector<std::unique_ptr<Queue<LogEntry>>> followers_;
   Queue<Ack> acks_;

@@ -13,6 +13,7 @@
 #include "mstar/engine/deferred_device_fixture.h"
 #include "mstar/worker/lone_worker_test.h"
 #include "mstar/worker/step_follower.h"
+#include "mstar/worker/step_log_codec.h"
 
 namespace mstar::worker {
 namespace {
@@ -40,6 +41,43 @@ struct Setup {
   std::uint32_t salt = 7;  // of the followers' model; 7 is the leader's
   bool computes_together = false;
   std::uint64_t entries_per_state = 1;
+  bool coded = false;  // what ranks say to each other goes as bytes, as between processes
+};
+
+// Of ranks that share a group, but say everything as bytes. Each rank has a model of its own.
+class CodedTransport final : public StepTransport {
+ public:
+  CodedTransport(StepGroup& group, const std::vector<std::unique_ptr<graph::CompiledModel>>& models) : group_(group) {
+    for (const auto& each : models) {
+      models_.push_back({each.get()});
+      readers_.emplace_back(models_.back());
+    }
+  }
+  void log(const LogEntry& entry) override {
+    for (std::size_t rank = 1; rank < models_.size(); ++rank)
+      if (auto read = travel(entry, 0, rank))
+        group_.receive(static_cast<int>(rank), std::move(std::get<LogEntry>(*read)));
+  }
+  void acknowledge(const Ack& ack) override {
+    if (auto read = travel(ack, static_cast<std::size_t>(ack.rank), 0)) group_.receive(std::move(std::get<Ack>(*read)));
+  }
+  void end(const std::string&) override {}
+
+ private:
+  Result<StepMessage> travel(const StepMessage& message, std::size_t from, std::size_t to) {
+    auto bytes = encode(message, models_[from]);
+    EXPECT_TRUE(bytes) << bytes.error().message;
+    if (!bytes) return std::move(bytes.error());
+    auto read = readers_[to].decode(std::as_bytes(std::span(*bytes)));
+    EXPECT_TRUE(read) << read.error().message;
+    if (!read) return read;
+    const auto again = encode(*read, models_[to]);
+    EXPECT_TRUE(again && *again == *bytes);
+    return read;
+  }
+  StepGroup& group_;
+  std::vector<std::vector<const graph::CompiledModel*>> models_;  // by rank
+  std::vector<StepReader> readers_;
 };
 
 std::unique_ptr<Device> make_device(bool asynchronous) {
@@ -54,6 +92,7 @@ class Ranks {
   ManualClock clock_;
   ManualHost host_;
   std::size_t num_read_ = 0, num_done_ = 0;
+  std::unique_ptr<CodedTransport> transport_;
 
  public:
   // Which of so many does its turn next, where there is a choice.
@@ -75,6 +114,10 @@ class Ranks {
       auto compiled = graph::CompiledModel::compile(rank == 0 ? decl_ : followed_);
       EXPECT_TRUE(compiled);
       compiled_.push_back(std::make_unique<graph::CompiledModel>(std::move(*compiled)));
+    }
+    if (setup.coded) {
+      transport_ = std::make_unique<CodedTransport>(*group, compiled_);
+      group->set_transport(transport_.get());
     }
     leader = std::make_unique<Worker>(WorkerOptions{.id = WorkerId(0),
                                                     .device = devices_[0].get(),
@@ -257,9 +300,20 @@ TEST(StepGroup, AllOrdersOfOneFollower) { in_every_order({.num_followers = 1}, 7
 TEST(StepGroup, AllOrdersOfTwoFollowers) { in_every_order({.num_followers = 2}, 5); }
 TEST(StepGroup, AllOrdersWhereTheLeaderRunsAhead) { in_every_order({.num_followers = 1, .asynchronous = true}, 7); }
 
-TEST(StepGroup, RequestsThatGoAtAnyTurnLeaveNothingOnAnyRank) {
-  for (const bool asynchronous : {false, true}) {
-    Ranks ranks({.num_followers = 2, .asynchronous = asynchronous});
+// As between processes: no rank has a pointer of another one's.
+TEST(StepGroup, AllOrdersWhereEntriesAreBytes) { in_every_order({.num_followers = 1, .coded = true}, 7); }
+TEST(StepGroup, AllOrdersWhereTheLeaderRunsAheadAndEntriesAreBytes) {
+  in_every_order({.num_followers = 1, .asynchronous = true, .coded = true}, 7);
+}
+
+class RequestsThatGo : public ::testing::TestWithParam<std::pair<bool, bool>> {};
+INSTANTIATE_TEST_SUITE_P(StepGroup, RequestsThatGo,
+                         ::testing::Values(std::pair(false, false), std::pair(true, false), std::pair(false, true),
+                                           std::pair(true, true)));
+TEST_P(RequestsThatGo, AtAnyTurnLeaveNothingOnAnyRank) {
+  {
+    const auto [asynchronous, coded] = GetParam();
+    Ranks ranks({.num_followers = 2, .asynchronous = asynchronous, .coded = coded});
     std::mt19937_64 random(asynchronous ? 11 : 12);
     ranks.choose = [&](std::size_t num_ways) { return random() % num_ways; };
     std::uint64_t last_id = 0;
@@ -329,13 +383,15 @@ TEST(StepGroup, ARankThatComputesSomethingElseEndsTheGroup) {
 }
 
 TEST(StepGroup, AStepThatOneRankFailsEndsTheGroup) {
-  Ranks ranks({.salt = 8});
-  ranks.add(1, 4, "forward_of_8");
-  ranks.run();
-  ASSERT_EQ(ranks.failed().size(), 1u);
-  EXPECT_EQ(ranks.failed()[0].error.code, Code::unavailable);
-  EXPECT_THAT(ranks.failed()[0].error.message, HasSubstr("told to fail"));
-  expect_ended(ranks, "rank 1 of the group failed a step: told to fail");
+  for (const bool coded : {false, true}) {
+    Ranks ranks({.salt = 8, .coded = coded});
+    ranks.add(1, 4, "forward_of_8");
+    ranks.run();
+    ASSERT_EQ(ranks.failed().size(), 1u);
+    EXPECT_EQ(ranks.failed()[0].error.code, Code::unavailable);
+    EXPECT_THAT(ranks.failed()[0].error.message, HasSubstr("told to fail"));
+    expect_ended(ranks, "rank 1 of the group failed a step: told to fail");
+  }
 }
 
 TEST(StepGroup, AStepThatTheLeaderAloneFailsEndsTheGroup) {

@@ -59,6 +59,7 @@ bool Worker::poll() {
   announced_ = true;
   bool worked = take_messages();
   if (unloads_) unload_at_rest();
+  if (reloads_) reload_at_rest();
   flush_to_conductor();
   if (!stopping_) worked |= step_once();
   if (!hand_overs_.empty()) send_states();

@@ -76,6 +76,9 @@ class Worker {
   // steps that are younger than 50 ms. The first turn tells the conductor that this worker is ready.
   bool poll();
   bool send(wire::ToWorker message) { return inbox_->push(Inbox(std::move(message))); }
+  // The group that it leads once its own has ended: from the next wire::Load on it lets go of all that it has loaded,
+  // when its requests are gone, and loads it again with this one. Thread: any.
+  void set_next_group(std::shared_ptr<StepGroup> group);
   bool stopping() const { return stopping_; }
   wire::WorkerStats stats() const;
   // Turns of the loop so far; an idle loop turns a few times a second. Whoever sees it stand still sees a worker that
@@ -214,7 +217,9 @@ class Worker {
   void fail_after(Live& live, const std::exception& error);
   void release_in_flight(Live& live);
   void finish_removal(Live& live);
+  bool is_at_rest() const;
   void unload_at_rest();
+  void reload_at_rest();
   void let_go();
   void stay_awake();
   void publish_stats_when_due(bool idle);
@@ -313,6 +318,9 @@ class Worker {
   bool announced_ = false;
   bool is_loaded_ = false;
   bool unloads_ = false;  // once nothing runs
+  bool reloads_ = false;  // the same, and begins again with next_group_
+  std::mutex group_mutex_;
+  std::shared_ptr<StepGroup> next_group_;  // guarded by it; null: none has come since the last one was taken
   bool builds_late_ = false;
   bool held_ = false;  // the next step waits for requests to arrive
   std::uint64_t num_ended_walks_ = 0;

@@ -73,10 +73,14 @@ Status Worker::load() {
 }
 
 void Worker::on(const wire::Load&) {
-  // A group that has ended does not come back.
-  if (leader_)
-    if (Status ended = leader_->failure(); !ended)
-      return tell_conductor(wire::WorkerFailed{options_.id, std::move(ended.error())});
+  // A group that has ended does not come back: another one must be there.
+  if (options_.group)
+    if (Status ended = options_.group->failure(); !ended) {
+      const std::lock_guard lock(group_mutex_);
+      reloads_ = next_group_ != nullptr;
+      if (!reloads_) tell_conductor(wire::WorkerFailed{options_.id, std::move(ended.error())});
+      return;
+    }
   unloads_ = false;
   announced_ = false;
   if (is_loaded_) return;
@@ -92,13 +96,45 @@ void Worker::on(const wire::Load&) {
   tell_conductor(wire::WorkerFailed{options_.id, std::move(loaded.error())});
 }
 
+bool Worker::is_at_rest() const {
+  const bool runs = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.open.has_value(); });
+  return !runs && in_flight_.empty() && requests_.empty();
+}
+
 // The conductor asks for it when no request is left, but rows that were given up may be on the device still.
 void Worker::unload_at_rest() {
-  const bool runs = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.open.has_value(); });
-  if (runs || !in_flight_.empty() || !requests_.empty()) return;
+  if (!is_at_rest()) return;
   unloads_ = false;
   let_go();
   publish_stats();
+}
+
+void Worker::set_next_group(std::shared_ptr<StepGroup> group) {
+  const std::lock_guard lock(group_mutex_);
+  next_group_ = std::move(group);
+}
+
+// The conductor ends the requests of a group that has ended.
+void Worker::reload_at_rest() {
+  if (!is_at_rest()) return;
+  reloads_ = false;
+  let_go();
+  {
+    const std::lock_guard lock(group_mutex_);
+    options_.group = std::exchange(next_group_, nullptr);
+  }
+  Status loaded = ok_status();
+  try {
+    loaded = load();
+  } catch (const std::exception& error) {
+    loaded = internal_error(error.what());
+  }
+  told_group_ended_ = false;
+  announced_ = !loaded.ok();
+  if (loaded) return;
+  let_go();
+  options_.group->end("the leader could not load: " + loaded.error().message);
+  tell_conductor(wire::WorkerFailed{options_.id, std::move(loaded.error())});
 }
 
 void Worker::let_go() {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "mstar/base/check.h"
+#include "mstar/device/cpu/rank_sums.h"
 #include "mstar/device/thread_pool.h"
 
 #if defined(__x86_64__)
@@ -65,6 +66,7 @@ class Group {
     if (make_cpu_plan().num_threads < size) spins_ = 0;  // who spins would keep the others from their work
   }
   int size() const { return static_cast<int>(calls_.size()); }
+  std::size_t num_ranks() const { return calls_.size(); }
   const Call& call(int rank) const { return calls_[static_cast<std::size_t>(rank)]; }
 
   void abort(std::string reason) {
@@ -143,65 +145,21 @@ class Group {
   std::atomic<std::uint64_t> round_{0};
 };
 
-struct FloatNumber {
-  using Stored = float;
-  static float widen(float value) { return value; }
-  static float narrow(float value) { return value; }
-};
-struct HalfNumber {
-  using Stored = Half;
-  static float widen(Half value) { return to_float(value); }
-  static Half narrow(float value) { return to_half(value); }
-};
-struct BFloat16Number {
-  using Stored = BFloat16;
-  static float widen(BFloat16 value) { return to_float(value); }
-  static BFloat16 narrow(float value) { return to_bfloat16(value); }
-};
-
-// Elements [begin, end) of every rank's array.
-template <class Number>
-void sum_range(const Group& group, std::size_t begin, std::size_t end) {
-  constexpr std::size_t kChunk = 1024;
-  using Stored = typename Number::Stored;
-  float sums[kChunk];
-  const auto array = [&](int rank) { return reinterpret_cast<Stored*>(group.call(rank).data); };
-  for (std::size_t at = begin; at < end; at += kChunk) {
-    const std::size_t count = std::min(kChunk, end - at);
-    for (std::size_t i = 0; i < count; ++i) sums[i] = Number::widen(array(0)[at + i]);
-    for (int rank = 1; rank < group.size(); ++rank) {
-      const Stored* const from = array(rank) + at;
-      for (std::size_t i = 0; i < count; ++i) sums[i] += Number::widen(from[i]);
-    }
-    for (int rank = 0; rank < group.size(); ++rank) {
-      Stored* const to = array(rank) + at;
-      for (std::size_t i = 0; i < count; ++i) to[i] = Number::narrow(sums[i]);
-    }
-  }
-}
-
 class ThreadCommunicator final : public Communicator {
  public:
-  ThreadCommunicator(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
+  ThreadCommunicator(std::shared_ptr<Group> group, int rank)
+      : group_(std::move(group)), rank_(rank), from_(group_->num_ranks()), to_(group_->num_ranks()) {}
   ~ThreadCommunicator() override { group_->abort("rank " + std::to_string(rank_) + " is gone"); }
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
 
   Status all_reduce(void* data, std::size_t count, DType dtype, Stream) override {
-    if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)
-      return internal_error("all_reduce of " + std::string(dtype_name(dtype)));
+    if (!can_sum(dtype)) return internal_error("all_reduce of " + std::string(dtype_name(dtype)));
     MSTAR_TRY(group_->enter(rank_, {Operation::all_reduce, count, dtype, 0, static_cast<std::byte*>(data)}));
-    const auto ranks = static_cast<std::size_t>(size()), own = static_cast<std::size_t>(rank_);
-    // Whole cache lines for each rank.
-    const std::size_t share = (count + ranks * 16 - 1) / (ranks * 16) * 16;
-    const std::size_t begin = std::min(count, own * share), end = std::min(count, begin + share);
-    if (dtype == DType::f32) {
-      sum_range<FloatNumber>(*group_, begin, end);
-    } else if (dtype == DType::bf16) {
-      sum_range<BFloat16Number>(*group_, begin, end);
-    } else {
-      sum_range<HalfNumber>(*group_, begin, end);
-    }
+    for (int rank = 0; rank < size(); ++rank)
+      from_[static_cast<std::size_t>(rank)] = to_[static_cast<std::size_t>(rank)] = group_->call(rank).data;
+    const SumShare share = share_of(count, rank_, size());
+    sum_in_rank_order(from_, to_, share.begin, share.end, dtype);
     group_->leave();
     return ok_status();
   }
@@ -243,6 +201,8 @@ class ThreadCommunicator final : public Communicator {
 
   std::shared_ptr<Group> group_;
   int rank_;
+  std::vector<const std::byte*> from_;  // of one sum: the ranks' arrays
+  std::vector<std::byte*> to_;
 };
 
 }  // namespace
