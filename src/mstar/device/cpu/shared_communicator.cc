@@ -14,6 +14,7 @@
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <iterator>
 #include <new>
 #include <string>
 #include <utility>
@@ -42,11 +43,11 @@ void relax() {
 #endif
 }
 
-enum class Operation : std::uint32_t { all_reduce, all_gather, broadcast };
+enum class Operation : std::uint32_t { all_reduce, all_gather, all_to_all, broadcast };
 
 const char* name_of(Operation operation) {
-  constexpr const char* kNames[] = {"all_reduce", "all_gather", "broadcast"};
-  return kNames[std::min<std::size_t>(static_cast<std::size_t>(operation), 2)];
+  constexpr const char* kNames[] = {"all_reduce", "all_gather", "all_to_all", "broadcast"};
+  return kNames[std::min<std::size_t>(static_cast<std::size_t>(operation), std::size(kNames) - 1)];
 }
 
 // What a rank asks for. All must agree.
@@ -166,6 +167,23 @@ class SharedCommunicator final : public Communicator {
       MSTAR_TRY(enter({Operation::all_gather, 0, 0, bytes}));
       for (int rank = 0; rank < size_; ++rank)
         copy(buffer(rank), static_cast<std::byte*>(to) + static_cast<std::size_t>(rank) * bytes + begin, piece);
+      MSTAR_TRY(arrive());
+      begin += piece;
+    } while (begin < bytes);
+    return ok_status();
+  }
+
+  Status all_to_all(const void* from, void* to, std::size_t bytes, Stream) override {
+    const auto* const sent = static_cast<const std::byte*>(from);
+    auto* const received = static_cast<std::byte*>(to);
+    const std::size_t most = piece_bytes_ / static_cast<std::size_t>(size_);  // of a buffer's part for each rank
+    std::size_t begin = 0;
+    do {
+      const std::size_t piece = std::min(most, bytes - begin);
+      for (std::size_t r = 0; r < from_.size(); ++r) copy(sent + r * bytes + begin, buffer(rank_) + r * most, piece);
+      MSTAR_TRY(enter({Operation::all_to_all, 0, 0, bytes}));
+      for (std::size_t r = 0; r < from_.size(); ++r)
+        copy(from_[r] + static_cast<std::size_t>(rank_) * most, received + r * bytes + begin, piece);
       MSTAR_TRY(arrive());
       begin += piece;
     } while (begin < bytes);

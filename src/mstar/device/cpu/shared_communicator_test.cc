@@ -91,6 +91,29 @@ TEST(SharedCommunicator, SumsInTheOrderOfTheRanksWhateverTheLength) {
         1024);
 }
 
+TEST(SharedCommunicator, ExchangesWhateverTheLength) {
+  for (const int size : {1, 2, 3, 5})
+    on_processes(
+        size,
+        [size](Communicator& end) {
+          bool right = true;
+          for (const std::size_t bytes : {0, 1, 63, 200, 201, 5000}) {  // pieces of 1024 / size
+            const auto part = [&](int from, int to, std::size_t i) {
+              return static_cast<std::byte>(static_cast<std::size_t>(from * 31 + to * 7) + i);
+            };
+            std::vector<std::byte> sent, wanted, received(bytes * static_cast<std::size_t>(size));
+            for (int other = 0; other < size; ++other)
+              for (std::size_t i = 0; i < bytes; ++i) {
+                sent.push_back(part(end.rank(), other, i));
+                wanted.push_back(part(other, end.rank(), i));
+              }
+            right &= end.all_to_all(sent.data(), received.data(), bytes, {}).ok() && received == wanted;
+          }
+          return right;
+        },
+        1024);
+}
+
 TEST(SharedCommunicator, BitsAreThoseOfThreads) {
   constexpr std::size_t kCount = 700;
   constexpr int kSize = 3;
