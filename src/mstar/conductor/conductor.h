@@ -327,7 +327,7 @@ class Conductor final : public Frontend {
   std::deque<Submit> waiting_;
   RequestTable<Request> requests_;
   std::map<std::pair<std::uint32_t, std::vector<WorkerId>>, std::shared_ptr<const graph::PlacedModel>> placements_;
-  std::map<std::pair<std::uint32_t, std::size_t>, Prompt> prompts_;       // of (model, group), with Routing::prefix
+  std::map<std::pair<std::uint32_t, std::size_t>, Prompt> prompts_;  // of (model, group), with Routing::prefix
   std::vector<Warmup> warmup_;
   std::set<WorkerId> came_back_;          // and have not been warmed since, nor need to be
   std::map<WorkerId, Warming> warmings_;  // of those that do
