@@ -3,6 +3,7 @@
 
 Usage: cli_serve_test.py PATH_TO_MSTAR [unittest options]. Serve needs a model (see cli_support.py).
 """
+import concurrent.futures
 import json
 import re
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import time
 import unittest
 import urllib.error
+import urllib.request
 
 from cli_support import MODEL, MSTAR, WAIT_S, Served, mstar, needs_model, write_tone
 
@@ -66,6 +68,11 @@ class Serve(Served):
 class Bench(Served):
     """mstar bench against a model that computes nothing; what a server may do wrong is in src/mstar/load's tests."""
 
+    def post(self, url, body):
+        request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            return json.loads(answer.read())
+
     def bench(self, url, *arguments, status=0):
         figures = self.dir / "bench.json"
         result = self.check(mstar("bench", "--url", url, "--json", figures, *arguments), status)
@@ -118,6 +125,32 @@ class Bench(Served):
         result = self.check(mstar("bench", "--url", url, "--model", "nil"), 1)
         self.assertIn("http 404", result.stderr)
         self.assertIn("it lists: null", result.stderr)
+
+    def test_a_timed_null_model_answers_as_one_without_times_does(self):
+        costs = self.dir / "costs.json"
+        costs.write_text(json.dumps({"rows": [[1, 500], [8, 1000]], "prompt_tokens": [[0, 0], [16, 100]], "step_tokens": 16}))
+        config = self.dir / "timed.yaml"
+        config.write_text(json.dumps({"model": "null", "options": {"step_costs": str(costs), "max_rows": 3}, "max_concurrent_requests": 8}))
+        bodies = [{"prompt": "x" * length + str(i), "max_tokens": 5 + i, "seed": i} for i, length in enumerate((1, 16, 40, 40, 64, 64, 100))]
+
+        def answers(*arguments):
+            _, url, _ = self.start(*arguments, "--port", 0)
+            with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+                return list(pool.map(lambda body: self.post(url + "/v1/completions", {"model": "null", **body})["choices"][0]["text"], bodies))
+
+        plain = answers("null")
+        self.assertEqual(answers(config), plain)
+        self.assertEqual([len(text.split()) for text in plain], [5 + i for i in range(len(bodies))])
+
+    def test_step_costs_that_cannot_be_are_refused_with_the_reason(self):
+        costs = self.dir / "wrong.json"
+        costs.write_text('{"rows": [[2, 500], [1, 1000]]}')
+        config = self.dir / "wrong.yaml"
+        config.write_text(json.dumps({"model": "null", "options": {"step_costs": str(costs)}}))
+        said = self.check(mstar("serve", config), 1).stderr
+        self.assertIn("wrong.json: 'rows' must have its points in growing order", said)
+        config.write_text(json.dumps({"model": "null", "options": {"step_costs": str(self.dir / "none.json")}}))
+        self.assertIn("none.json", self.check(mstar("serve", config), 1).stderr)
 
     def test_refused_requests_are_failures_by_their_kind(self):
         config = self.dir / "narrow.yaml"

@@ -26,7 +26,7 @@ std::int64_t ns(double us) { return static_cast<std::int64_t>(1000 * us); }
 class Deployment {
  public:
   Deployment(const SimulatedDeployment& options, const SimulatedLoad& load)
-      : options_(options), load_(load), source_(load) {}
+      : options_(options), load_(load), source_(load), arrivals_(load.seed + 1) {}
 
   Status build();
   Result<SimulationReport> run();
@@ -88,7 +88,7 @@ class Deployment {
   const SimulatedDeployment& options_;
   const SimulatedLoad& load_;
   RequestSource source_;
-  std::mt19937_64 arrivals_{1};
+  std::mt19937_64 arrivals_;
   EventQueue<What> events_;
   std::unique_ptr<decl::Decl> decl_;
   std::unique_ptr<graph::CompiledModel> compiled_;
