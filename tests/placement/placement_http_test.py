@@ -43,7 +43,14 @@ class BadPlacement(Case):
         self.bad([group(["decoder"], [64])], "'node_groups.ranks' must hold whole numbers from 0 to 63")
         self.bad([group(["decoder"], ["one"])], "'node_groups.ranks' must hold whole numbers")
         self.bad([group(EARS + MOUTH, [0, 1, 2], tp_size=2)], "must be a multiple of tp_size x sp_size = 2")
-        self.bad([group(EARS + MOUTH, [0, 1], sp_size=2)], "sp_size of 'features' must be 1")
+        self.bad([group(EARS + MOUTH, [0, 1, 2], sp_size=2)], "must be a multiple of tp_size x sp_size = 2")
+        self.bad([group(EARS + MOUTH, [0, 1, 2], sp_size=3)], "'encoder' of 'm' has 2 query heads, which do not divide over sp_size = 3 ranks")
+        self.bad([group(["decoder"], [0, 1, 2], tp_size=3)], "'decoder' of 'm' has 4 query heads, which do not divide over tp_size = 3 ranks", model=LLAMA)
+        self.bad([group(["decoder"], [0, 1, 2], sp_size=3)], "has 4 query heads, which do not divide over sp_size = 3 ranks", model=LLAMA)
+        self.bad([group(["decoder"], list(range(8)), tp_size=2, sp_size=4)], "has 4 query heads, which do not divide over tp_size x sp_size = 8 ranks", model=LLAMA)
+        self.bad([group(["decoder"], [0, 1, 2, 3], sp_size=4)], "has 2 key heads of a delta net, which do not divide over sp_size = 4 ranks", model=HYBRID)
+        self.bad([group(["decoder"], [0, 1], sp_size=2)], "sp_size of 'decoder' of 'm' is above 1, and ranks that work in step are threads", model=LLAMA, isolation="process")
+        self.bad([group(EARS, [0, 1], sp_size=2), group(MOUTH, [0, 1], tp_size=2)], "give that the same ranks, tp_size and sp_size")
         self.bad([group(EARS + MOUTH, [0, 1], tp_size=2)], "ranks that work in step are threads of one process for now", isolation="process")
         self.bad([group(EARS, [1]), group(MOUTH, [0, 1], tp_size=2)], "rank 1 works in step with others for 'cross', 'decoder' of 'm'")
         self.bad([group(["decoder"], [0], walks=["decod"])], "there is no walk 'decod'; did you mean 'decode'?")
@@ -132,9 +139,14 @@ class InStep(Case):
         prompts = [ids(3 + 5 * i, i) for i in range(12)]
         for model in (LLAMA, HYBRID):
             alone = self.answers(self.serve(model), prompts)
-            for ranks, size, groups in (([0, 1], 2, [(0, 1)]), ([2, 0], 2, [(2, 0)]), ([0, 1, 2, 3], 2, [(0, 1), (2, 3)])):
-                with self.subTest(model=model.name, ranks=ranks):
-                    server = self.serve(model, node_groups=[group(["decoder"], ranks, tp_size=size)])
+            for ranks, mesh, groups in (([0, 1], {"tp_size": 2}, [(0, 1)]), ([2, 0], {"tp_size": 2}, [(2, 0)]),
+                                        ([0, 1, 2, 3], {"tp_size": 2}, [(0, 1), (2, 3)]), ([0, 1], {"sp_size": 2}, [(0, 1)]),
+                                        ([3, 1, 0, 2], {"sp_size": 2}, [(3, 1), (0, 2)]),
+                                        ([0, 1, 2, 3], {"tp_size": 2, "sp_size": 2}, [(0, 1), (0, 2), (0, 3)])):
+                if model == HYBRID and len(mesh) == 2:
+                    continue  # its delta nets have two key heads
+                with self.subTest(model=model.name, ranks=ranks, **mesh):
+                    server = self.serve(model, node_groups=[group(["decoder"], ranks, **mesh)])
                     for _ in range(2):  # the second time prompts are found in the caches
                         self.assertEqual(self.answers(server, prompts), alone)
                     self.expect_nothing_left(server)
@@ -161,7 +173,9 @@ class InStep(Case):
         answers = []
         # Alone; all in step, in one group and in two; and with ears that the leader has for itself.
         for groups in ([group(EARS + MOUTH, [0, 1])], [group(EARS + MOUTH, [0, 1], tp_size=2)],
-                       [group(EARS, [0, 1], tp_size=2), group(MOUTH, [0, 1], tp_size=2)], [group(MOUTH, [0, 1], tp_size=2)]):
+                       [group(EARS, [0, 1], tp_size=2), group(MOUTH, [0, 1], tp_size=2)], [group(MOUTH, [0, 1], tp_size=2)],
+                       [group(EARS + MOUTH, [0, 1], sp_size=2)], [group(EARS + MOUTH, [2, 0, 1, 3], sp_size=2)],
+                       [group(EARS, [0, 1], sp_size=2), group(MOUTH, [0, 1], sp_size=2)]):
             server = self.serve(WHISPER, node_groups=groups)
             answers.append(server.ask("/v1/audio/transcriptions", {"model": "m", "temperature": "0", "max_tokens": "6", "language": "en"},
                                       "a.wav", tone)[::2])

@@ -155,6 +155,17 @@ TEST(ValidateResources, CutOverRanksForAllOrForNone) {
   }
 }
 
+TEST(ValidateResources, SplitForAllThatUseThem) {
+  Model m;
+  const ComponentRef other = m.d.component(
+      DeviceComponent{.name = "other", .uses = {m.kv}, .sequence_parallel = true, .shard_over_sp = false});
+  m.with_walks();
+  m.d.walk("more", Step{other, {m.text}, {m.token}});
+  EXPECT_TRUE(has_fault(m.d, "resource 'kv': of 'llm' and 'other' only one is sequence_parallel"));
+  EXPECT_TRUE(has_fault(m.d, "resource 'kv': of 'llm' and 'other' only one is shard_over_sp"));
+  EXPECT_TRUE(has_fault(m.d, "component 'other' is sequence_parallel and not tensor_parallel"));
+}
+
 // --- surfaces and weights ---
 TEST(ValidateSurfaces, RouteTwiceAndNoIntake) {
   Model m;
