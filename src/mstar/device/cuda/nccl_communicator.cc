@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -172,6 +173,36 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_nccl_group(const NcclApi
   for (std::thread& each : threads) each.join();
   for (const Status& each : connected) MSTAR_TRY(Status(each));
   return out;
+}
+
+Result<std::string> make_nccl_key() {
+  MSTAR_TRY_ASSIGN(const NcclApi* const api, NcclApi::load());
+  return make_nccl_key(*api);
+}
+
+Result<std::string> make_nccl_key(const NcclApi& api) {
+  NcclApi::UniqueId id{};
+  if (const int made = api.get_unique_id(&id); made != NcclApi::kSuccess)
+    return internal_error(std::string("ncclGetUniqueId failed: ") + api.error_text(made));
+  return std::string(id.bytes, sizeof id.bytes);
+}
+
+Result<std::unique_ptr<Communicator>> join_nccl_group(std::string_view key, Ranks ranks, Device& device) {
+  MSTAR_TRY_ASSIGN(const NcclApi* const api, NcclApi::load());
+  return join_nccl_group(*api, key, ranks, device);
+}
+
+Result<std::unique_ptr<Communicator>> join_nccl_group(const NcclApi& api, std::string_view key, Ranks ranks,
+                                                      Device& device) {
+  NcclApi::UniqueId id{};
+  if (key.size() != sizeof id.bytes || ranks.rank < 0 || ranks.rank >= ranks.size)
+    return internal_error("a key of " + std::to_string(key.size()) + " bytes for rank " + std::to_string(ranks.rank) +
+                          " of " + std::to_string(ranks.size) + " GPUs");
+  std::memcpy(id.bytes, key.data(), key.size());
+  auto end = std::make_unique<NcclEnd>(api, std::make_shared<NcclGroup>(), ranks);
+  device.default_stream();  // makes it this thread's
+  MSTAR_TRY(end->connect(id));
+  return std::unique_ptr<Communicator>(std::move(end));
 }
 
 }  // namespace mstar

@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "mstar/device/communicator.h"
@@ -22,5 +24,14 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_nccl_group(std::span<Dev
 // Through these functions, which outlive the group.
 Result<std::vector<std::unique_ptr<Communicator>>> make_nccl_group(const NcclApi& api,
                                                                    std::span<Device* const> devices);
+
+// For ranks in processes of their own: rank 0 makes a key, which travels to the others as bytes, and each joins with
+// it. join_nccl_group blocks until all ranks have. abort() reaches this rank alone: whoever notices tells the other
+// processes. Errors as above; internal for bytes that are no key.
+Result<std::string> make_nccl_key();
+Result<std::string> make_nccl_key(const NcclApi& api);
+Result<std::unique_ptr<Communicator>> join_nccl_group(std::string_view key, Ranks ranks, Device& device);
+Result<std::unique_ptr<Communicator>> join_nccl_group(const NcclApi& api, std::string_view key, Ranks ranks,
+                                                      Device& device);
 
 }  // namespace mstar

@@ -251,5 +251,30 @@ TEST_F(NcclGroup, AnEndThatGoesAwayEndsTheGroup) {
   EXPECT_EQ(fake_.aborted, std::vector<int>{1});
 }
 
+TEST_F(NcclGroup, RanksOfDifferentProcessesMeetByAKeyThatTravels) {
+  const auto key = make_nccl_key(api_);
+  ASSERT_TRUE(key);
+  auto first = join_nccl_group(api_, *key, {0, 2}, *device_), second = join_nccl_group(api_, *key, {1, 2}, *device_);
+  ASSERT_TRUE(first && second);
+  float value = 1;
+  EXPECT_TRUE((*second)->all_reduce(&value, 1, DType::f32, {}));
+  (*first)->abort("told to");
+  EXPECT_EQ(aborted(1), (std::vector<int>{0}));
+  EXPECT_FALSE((*first)->all_reduce(&value, 1, DType::f32, {}));
+  EXPECT_TRUE((*second)->failure().ok());  // its process has to be told
+}
+
+TEST_F(NcclGroup, WhatIsNoKeyIsRefused) {
+  const auto key = make_nccl_key(api_);
+  ASSERT_TRUE(key);
+  EXPECT_FALSE(join_nccl_group(api_, key->substr(1), {0, 2}, *device_));
+  EXPECT_FALSE(join_nccl_group(api_, "", {0, 2}, *device_));
+  EXPECT_FALSE(join_nccl_group(api_, *key, {2, 2}, *device_));
+  fake_.failing_rank = 1;
+  const auto refused = join_nccl_group(api_, *key, {1, 2}, *device_);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("an error of the library"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace mstar
