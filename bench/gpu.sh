@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
 # Truth, speed and profile of the binary on a machine with a GPU, from the package of bench/pack_gpu.sh (or a checkout with
-# build/cuda): gpu.sh truth|bench|profile. Each part takes less than 9 minutes; what runs out of its own time is cut and said to be. The
+# build/cuda): gpu.sh truth|bench|profile|groups. Each part takes less than 9 minutes; what runs out of its own time is cut and said to be. The
 # table comes last; PART.json (binary, machine, results) and PART.log go to $OUT, else to results/ beside this script.
 #   truth    cuda_slice; language models and Whisper with seeded weights against transformers (gpu_truth.py, gpu_whisper_truth.py); whether
 #            answers depend on what else runs (gpu_batch.py)
 #   bench    the rows of the models through HTTP (gpu_bench.py), with transformers on the same card in the same run
 #   profile  the phases of the host's work at 1, 32 and 64 rows; the kernels of the commonest steps (gpu_timeline.py), where CUPTI was there when the binary was built
+#   groups   where there are two GPUs or more: what ranks say to each other, one rank against two that work in step (gpu_ranks.py), and rows of
+#            placements: Qwen3.5-9B over two ranks, Qwen3.5-0.8B on two replicas beside one of half the load, and prefill apart from decode
 # MODELS="..." (names of models/) runs these only.
 set -u
 part=${1:-}
-case $part in truth | bench | profile) ;; *) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;; esac
+case $part in truth | bench | profile | groups) ;; *) sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2 ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 at() { if [ -e "$here/$1" ]; then echo "$here/$1"; else echo "$here/$2"; fi; }
 mstar=${MSTAR:-$(at mstar ../build/cuda/mstar)}
 slice=$(at cuda_slice ../build/cuda/bench/cuda_slice)
 truth=$(at gpu_truth.py ../tools/golden/gpu_truth.py)
 batch=$(at gpu_batch.py ../tools/golden/gpu_batch.py)
+ranks=$(at gpu_ranks.py ../tools/golden/gpu_ranks.py)
 whisper_truth=$(at gpu_whisper_truth.py ../tools/golden/gpu_whisper_truth.py)
 models=$(at models models)
 out=${OUT:-$here/results}
@@ -77,6 +80,19 @@ case $part in
       wanted "${run%%:*}" && others+=(--run "$run")
     done
     [ ${#others[@]} -gt 0 ] && bench others 150 "${others[@]}" --seconds 3
+    ;;
+  groups)
+    step cuda_slice-group 60 "$work/cuda_slice" 64 group
+    wanted qwen3.5-0.8b && step ranks-qwen3.5-0.8b 60 "$python" "$ranks" --mstar "$work/mstar" --model "$models/qwen3.5-0.8b" --devices 0,1
+    wanted qwen3-0.6b && step ranks-qwen3-0.6b 60 "$python" "$ranks" --mstar "$work/mstar" --model "$models/qwen3-0.6b" --devices 0,1
+    wanted qwen3.5-9b && bench tp2-qwen3.5-9b 110 --run qwen3.5-9b:1,16,64 --seconds 12 \
+      --config '{"node_groups": [{"components": ["decoder"], "ranks": [0, 1], "tp_size": 2}]}'
+    if wanted qwen3.5-0.8b; then
+      bench one-qwen3.5-0.8b 50 --run qwen3.5-0.8b:32 --seconds 10
+      bench two-qwen3.5-0.8b 60 --run qwen3.5-0.8b:64 --seconds 10 --config '{"node_groups": [{"components": ["decoder"], "ranks": [0, 1]}]}'
+      bench apart-qwen3.5-0.8b 60 --run qwen3.5-0.8b:32 --seconds 10 \
+        --config '{"node_groups": [{"components": ["decoder"], "walks": ["prefill"], "ranks": [0]}, {"components": ["decoder"], "walks": ["decode"], "ranks": [1]}]}'
+    fi
     ;;
   profile)
     wanted qwen3.5-0.8b && bench phases-qwen3.5-0.8b 120 --run qwen3.5-0.8b:1,32,64 --seconds 8 --phases

@@ -2,7 +2,7 @@
 """Serves models with random weights at real size on a GPU and loads them through HTTP; the table comes last.
 
     gpu_bench.py --mstar ./mstar --models models --run qwen3-0.6b:1,32 --run qwen3.5-0.8b:1,32,64 [--seconds 15] [--json FILE]
-                 [--output 16-512] [--boots 3] [--peer transformers] [--phases] [-- SERVE FLAGS]
+                 [--output 16-512] [--boots 3] [--peer transformers] [--phases] [--config KEYS] [-- SERVE FLAGS]
 
 Closed loop, 640 tokens in (ids) and 256 out, ignore_eos, each row for about --seconds after a warm-up of as many requests as clients.
 A Whisper model (--run whisper-large-v3:1,32) gets clips of 4.7 s at /v1/audio/transcriptions instead, and gives 25 tokens for each.
@@ -10,6 +10,8 @@ A Whisper model (--run whisper-large-v3:1,32) gets clips of 4.7 s at /v1/audio/t
 --boots N starts the server N times for the first row, which then shows the median of N runs and their range, and compares the text of
 one greedy request across boots. --peer transformers runs transformers_peer.py on the same device once the server has stopped: its figures
 are from whole batches without HTTP, and partly extrapolated, as its head says. --phases keeps /debug/profile in the JSON.
+--config has keys of a config.yaml as JSON, for placements: '{"node_groups": [{"components": ["decoder"], "ranks": [0, 1], "tp_size": 2}]}'; the
+floor is then that of so many ranks' bandwidth together.
 """
 import argparse
 import hashlib
@@ -245,10 +247,27 @@ def after_rows(args, run, server, command, rows, raw):
             print(*rows[-1], flush=True)
 
 
+def serve_command(args, model, most_clients):
+    flags = ["--port", str(PORT), *args.serve]
+    directory = pathlib.Path(args.models).resolve() / model
+    if not args.config:
+        return [args.mstar, "serve", str(directory), "--load-format", "dummy", "--max-requests", str(most_clients), *flags]
+    keys = {"model": str(directory), "name": model, "options": {"load_format": "dummy"}, "max_concurrent_requests": most_clients}
+    path = pathlib.Path("/tmp/gpu_bench-%s.yaml" % model)
+    path.write_text(json.dumps({**keys, **json.loads(args.config)}))  # JSON is YAML
+    return [args.mstar, "serve", str(path), *flags]
+
+
+def num_ranks(args):
+    groups = json.loads(args.config).get("node_groups", []) if args.config else []
+    return len({rank for group in groups for rank in group["ranks"]}) or 1
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mstar", default="./mstar")
     parser.add_argument("--models", default="models")
+    parser.add_argument("--config", help="keys of a config.yaml, as JSON")
     parser.add_argument("--run", action="append", required=True, help="MODEL:CLIENTS,CLIENTS...")
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--output", default="256")
@@ -268,8 +287,7 @@ def main():
         model, clients = run.split(":")
         clients = [int(c) for c in clients.split(",")]
         log = "/tmp/serve-%s.log" % model
-        command = [args.mstar, "serve", "%s/%s" % (args.models, model), "--load-format", "dummy", "--port", str(PORT), "--max-requests",
-                   str(max(clients)), *args.serve]
+        command = serve_command(args, model, max(clients))
         server = Server(command, log)
         ready = server.wait_ready()
         if ready is None:
@@ -294,7 +312,7 @@ def main():
             delta = {name: after[name] - before.get(name, 0) for name in after}
             raw["%s c=%d" % (model, c)] = {"bench": result, "counters": delta, "ready_s": ready, "first": first}
             steps = max(delta.get("mstar_steps_total", 1), 1)
-            floor = gpu_report.floor_ms(config, c, 640 + tokens_of(args.output) / 2)
+            floor = gpu_report.floor_ms(config, c, 640 + tokens_of(args.output) / 2) / num_ranks(args)
             rows.append((model, str(c), "%.0f tok/s  TTFT p50 %.1f ms  ITL p50 %.3f p99 %.3f ms  steps %d eager %d piecewise %d alloc %d syncs %d ahead %d  ready %.2f s first %.1f ms  floor %.2f ms a step: %.0f %%" % (
                 result["output_tokens_per_s"], result["ttft_ms"]["p50"], result["itl_ms"]["p50"], result["itl_ms"]["p99"], steps,
                 delta.get("mstar_eager_steps_total", -1), delta.get("mstar_piecewise_steps_total", -1), delta.get("mstar_step_allocations_total", -1), delta.get("mstar_host_syncs_total", -1),
