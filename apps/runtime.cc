@@ -31,24 +31,42 @@ class Runtime::Mesh final : public wire::Mesh {
     return processes && processes->send(worker, std::move(message));
   }
   void to_conductor(wire::ToConductor message) override {
-    const auto* const failed = std::get_if<wire::WorkerFailed>(&message);
-    const WorkerId worker = failed ? failed->worker : WorkerId();
+    const Told told = groups ? told_by(message) : Told();
     conductor->receive(std::move(message));
-    if (groups && worker.valid()) groups->on_failed(worker);
+    tell_groups(told);
   }
   void all_to_conductor(std::vector<wire::ToConductor>& messages) override {
-    WorkerId worker;  // one sends all of them
+    std::vector<Told> all;  // seldom any
     if (groups)
       for (const wire::ToConductor& each : messages)
-        if (const auto* const failed = std::get_if<wire::WorkerFailed>(&each)) worker = failed->worker;
+        if (const Told told = told_by(each); told.worker.valid()) all.push_back(told);
     conductor->receive_all(messages);
-    if (worker.valid()) groups->on_failed(worker);
+    for (const Told& each : all) tell_groups(each);
   }
 
   std::vector<worker::Worker*> workers;  // null: a rank that only follows
   StepGroups* groups = nullptr;          // null: no ranks of this process work in step
   WorkerProcesses* processes = nullptr;
   conductor::Conductor* conductor = nullptr;
+
+ private:
+  struct Told {
+    WorkerId worker;  // not valid: nothing that groups hear of
+    bool is_ready = false;
+  };
+  static Told told_by(const wire::ToConductor& message) {
+    if (const auto* const failed = std::get_if<wire::WorkerFailed>(&message)) return {failed->worker, false};
+    if (const auto* const ready = std::get_if<wire::WorkerReady>(&message)) return {ready->worker, true};
+    return {};
+  }
+  void tell_groups(const Told& told) const {
+    if (!told.worker.valid()) return;
+    if (told.is_ready) {
+      groups->on_ready(told.worker);
+    } else {
+      groups->on_failed(told.worker);
+    }
+  }
 };
 
 Runtime::Runtime(RuntimeConfig config) : config_(std::move(config)) {}

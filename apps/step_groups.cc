@@ -81,7 +81,6 @@ Status StepGroups::wait_loaded() {
   for (const auto& each : groups_) {
     for (auto& follower : each->followers)
       if (Status loaded = follower.second->wait_loaded(); out.ok() && !loaded) out = std::move(loaded);
-    each->begun_at = Clock::now();
   }
   if (out && !groups_.empty()) supervisor_ = std::thread([this] { supervise(); });
   return out;
@@ -106,6 +105,13 @@ void StepGroups::stop() {
 void StepGroups::on_failed(WorkerId leader) {
   Group* const group = find(rank_of(leader));
   if (group && worker_of(group->ranks.front()) == leader) events_.push(Failed{group});
+}
+
+void StepGroups::on_ready(WorkerId leader) {
+  Group* const group = find(rank_of(leader));
+  if (!group || worker_of(group->ranks.front()) != leader) return;
+  const std::lock_guard lock(mutex_);
+  group->ready_at = Clock::now();
 }
 
 bool StepGroups::on_asked(WorkerId worker) {
@@ -136,11 +142,13 @@ void StepGroups::supervise() {
     const auto wait = std::max<Clock::duration>(next - Clock::now(), Clock::duration(0));
     for (const Event& event : events_.wait_all(std::chrono::duration_cast<std::chrono::microseconds>(wait))) {
       if (std::holds_alternative<Stop>(event)) return;
-      if (const auto* failed = std::get_if<Failed>(&event)) on_end(*failed->group);
+      if (const auto* failed = std::get_if<Failed>(&event))
+        if (const Status reason = failed->group->group->failure(); !reason) on_end(*failed->group, reason);
       if (const auto* asked = std::get_if<Asked>(&event)) {
         const std::lock_guard lock(mutex_);
         asked->group->num_ends = 0;
-        if (asked->group->standing != Standing::runs) asked->group->due = Clock::now();
+        if (asked->group->standing == Standing::ended || asked->group->standing == Standing::given_up)
+          asked->group->due = Clock::now();
       }
     }
     for (const auto& each : groups_)
@@ -148,12 +156,13 @@ void StepGroups::supervise() {
   }
 }
 
-// It is told once of each life of a group.
-void StepGroups::on_end(Group& group) {
-  const Status reason = group.group->failure();
+// A group that runs has ended, or could not begin.
+void StepGroups::on_end(Group& group, const Status& reason) {
   std::unique_lock lock(mutex_);
-  if (group.standing != Standing::runs) return;
-  if (Clock::now() - group.begun_at > kSteady) group.num_ends = 0;
+  if (group.standing == Standing::ended || group.standing == Standing::given_up) return;
+  // Of its life in service: to load may take longer than that.
+  if (group.ready_at && Clock::now() - *group.ready_at > kSteady) group.num_ends = 0;
+  group.ready_at.reset();
   ++group.num_ends;
   if (group.num_ends < options_.most_ends) {
     auto delay = options_.first_delay;
@@ -167,9 +176,9 @@ void StepGroups::on_end(Group& group) {
   }
   group.standing = Standing::given_up;
   const int leader = group.ranks.front();
-  const std::string text = fmt::format(
-      "{} work in step, which ended {} times in a row{}; POST /debug/workers/{}/resume begins it again", name_of(group),
-      group.num_ends, reason.ok() ? "" : ", at last because: " + reason.error().message, leader);
+  const std::string text =
+      fmt::format("{} work in step, which ended {} times in a row{}; POST /debug/workers/{}/resume begins it again",
+                  name_of(group), group.num_ends, ", at last because: " + reason.error().message, leader);
   lock.unlock();
   log_error("{}", text);
   options_.report({worker_of(leader), unavailable(text)});
@@ -182,7 +191,7 @@ void StepGroups::begin(Group& group) {
   if (const Status begun = try_begin(group); !begun) {
     log_error("{}: {}", name_of(group), begun.error().message);
     options_.report({worker_of(group.ranks.front()), begun.error()});
-    on_end(group);
+    on_end(group, begun);
   }
 }
 
@@ -192,9 +201,8 @@ Status StepGroups::try_begin(Group& group) {
     std::map<int, std::shared_ptr<worker::StepFollower>> old;
     const std::lock_guard lock(mutex_);
     std::swap(old, group.followers);
-    group.standing = Standing::runs;
+    group.standing = Standing::begins;
   }
-  group.begun_at = Clock::now();
   MSTAR_TRY_ASSIGN(RankMesh mesh, options_.mesh(group.ranks));
   auto made = std::make_shared<worker::StepGroup>(static_cast<int>(group.ranks.size()), std::move(mesh));
   {
@@ -203,6 +211,11 @@ Status StepGroups::try_begin(Group& group) {
   }
   make_followers(group);
   group.leader->set_next_group(made);
+  {
+    // From here on the leader itself is asked for.
+    const std::lock_guard lock(mutex_);
+    group.standing = Standing::runs;
+  }
   group.leader->send(wire::Load{});
   for (auto& follower : group.followers) follower.second->start();
   return ok_status();

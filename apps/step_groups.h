@@ -60,6 +60,8 @@ class StepGroups {
 
   // The leader has said that it failed. Thread: any.
   void on_failed(WorkerId leader);
+  // The leader has said that it is ready. Thread: any.
+  void on_ready(WorkerId leader);
   // An operator asks for this worker. True: its group is not there and will begin, so nothing else is to be done.
   // Thread: any.
   bool on_asked(WorkerId worker);
@@ -68,17 +70,17 @@ class StepGroups {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Standing : std::uint8_t { runs, ended, given_up };
+  enum class Standing : std::uint8_t { begins, runs, ended, given_up };
   struct Group {
     std::vector<int> ranks;
     std::shared_ptr<worker::StepGroup> group;                        // guarded by mutex_, like the next three
     std::map<int, std::shared_ptr<worker::StepFollower>> followers;  // by rank; owners: this and stats()
     Standing standing = Standing::runs;
-    int num_ends = 0;  // in a row
+    int num_ends = 0;                                // in a row
+    std::optional<Clock::time_point> ready_at = {};  // of this life
     std::map<int, worker::StepFollowerOptions> follower_options;
     worker::Worker* leader = nullptr;
     // Of the supervisor's thread:
-    Clock::time_point begun_at = {};
     std::optional<Clock::time_point> due = {};
   };
   struct Failed {
@@ -93,7 +95,7 @@ class StepGroups {
   Group* find(int rank) const;
   void make_followers(Group& group);
   void supervise();
-  void on_end(Group& group);
+  void on_end(Group& group, const Status& reason);
   void begin(Group& group);
   Status try_begin(Group& group);
   static std::string name_of(const Group& group);

@@ -62,7 +62,7 @@ class WorkerProcesses {
   using Clock = std::chrono::steady_clock;
   struct Child {
     wire::WorkerSetup setup;
-    mutable std::mutex mutex;                // guards the next ten
+    mutable std::mutex mutex;                // guards the next eleven
     std::unique_ptr<wire::Channel> channel;  // null: no process
     pid_t pid = -1;
     wire::WorkerStats stats;

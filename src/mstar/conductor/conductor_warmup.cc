@@ -69,6 +69,10 @@ void Conductor::note_came_back(WorkerId worker) {
   standings_[worker].is_cold = true;
   note_takes(worker);
   Warming& warming = warmings_[worker];
+  if (warming.at && !warming.failure) {  // what it has answered was answered by the life before
+    warming.failure = unavailable("worker " + std::to_string(worker.value) + " began again in the middle of it");
+    warming.disturbed = true;
+  }
   warming.due_us = std::max(warming.due_us, clock_.now_us());
 }
 
@@ -113,6 +117,7 @@ bool Conductor::advance_warmups() {
 
 bool Conductor::advance_warmup(WorkerId worker, Warming& warming) {
   if (warming.num_running > 0) return false;
+  if (draining_) warming.at.reset();  // nothing begins any more, and nobody takes it for warm
   if (!warming.at) return begin_warmup(worker, warming);
   if (warming.failure) {
     end_warmup_try(worker, warming);
@@ -138,6 +143,7 @@ bool Conductor::begin_warmup(WorkerId worker, Warming& warming) {
       if (!waits_for.empty()) standings_[worker].cold_reason = waits_for;
       return false;
     }
+    if (begins) standings_[worker].cold_reason.clear();
   }
   if (begins) warming.begun_us = clock_.now_us();
   warming.at = at;

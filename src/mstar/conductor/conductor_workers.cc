@@ -126,6 +126,8 @@ void Conductor::on(const Ordered& message) {
   if (const auto warming = warmings_.find(message.worker); message.loads && warming != warmings_.end()) {
     warming->second.num_failed = 0;
     warming->second.due_us = clock_.now_us();
+    std::lock_guard lock(state_mutex_);
+    standings_[message.worker].stays_cold = false;  // the last try may have failed since the order
   }
   unload_if_left(message.worker);
 }

@@ -36,7 +36,8 @@ decl::ApiRequest RequestSource::next() {
     out.fields.set("prompt_ids", random_ids(draw(load_.prompt_tokens)));
   } else {
     auto& chat = chats_[random_() % chats_.size()];
-    if (chat.size() > static_cast<std::size_t>(load_.prompt_tokens.second)) chat.resize(kChatStart);
+    if (chat.size() > static_cast<std::size_t>(load_.prompt_tokens.second))
+      chat.resize(std::min<std::size_t>(chat.size(), kChatStart));
     const auto turn = random_ids(draw(kTurn));
     chat.insert(chat.end(), turn.begin(), turn.end());
     out.fields.set("prompt_ids", chat);

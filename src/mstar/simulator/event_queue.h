@@ -23,7 +23,6 @@ class EventQueue {
     events_.pop();
     return next;
   }
-  std::uint64_t num_added() const { return next_number_; }
 
  private:
   struct Later {

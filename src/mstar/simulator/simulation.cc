@@ -98,9 +98,9 @@ class Deployment {
   double conductor_us_ = 0;  // work that waits for its next turn
   std::int64_t conductor_busy_ns_ = 0;
   bool conductor_planned_ = false;
-  std::unique_ptr<conductor::Conductor> conductor_;
   std::vector<Seen> seen_;
   std::vector<double> gaps_s_;
+  std::unique_ptr<conductor::Conductor> conductor_;  // ends what is left of the requests, whose sinks are here
   std::int64_t num_events_ = 0;
 };
 

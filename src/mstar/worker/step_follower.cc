@@ -69,8 +69,12 @@ void StepFollower::run() {
   const bool is_loaded = loaded.ok();
   if (!is_loaded) options_.group->end("a rank could not load: " + loaded.error().message);
   loaded_.set_value(std::move(loaded));
-  if (!is_loaded) return;
-  mesh_.to_conductor(wire::WorkerReady{options_.id});
+  // One that has nothing loaded follows nothing, but its leader may wait for what it says of a step.
+  if (is_loaded) {
+    mesh_.to_conductor(wire::WorkerReady{options_.id});
+  } else {
+    stop_following();
+  }
   Queue<LogEntry>& entries = options_.group->entries(options_.rank);
   const SteadyClock clock;
   for (;;) {

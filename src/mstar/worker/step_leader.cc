@@ -176,6 +176,7 @@ void StepLeader::wait_for_followers(const engine::Step& step) {
   while (open(step).num_waited_for > 0) {
     std::optional<Ack> ack = group_->wait_ack();
     if (!ack) return group_->end("the group was closed");
+    if (ack->rank < 1 || ack->rank >= group_->size()) continue;  // of no follower
     // That of another step, or of one that was abandoned.
     const auto of =
         std::find_if(open_.begin(), open_.end(), [&](const Open& each) { return each.number == ack->step; });

@@ -76,6 +76,7 @@ void Worker::report_ended_group() {
   Status ended = leader_->failure();
   if (ended) return;
   told_group_ended_ = true;
+  announced_ = true;  // one that has loaded and not said so yet has nothing to say
   tell_conductor(wire::WorkerFailed{options_.id, std::move(ended.error())});
 }
 

@@ -93,6 +93,7 @@ void Worker::on(const wire::Load&) {
   if (loaded) return;
   let_go();
   announced_ = true;
+  if (options_.group) options_.group->end("the leader could not load: " + loaded.error().message);
   tell_conductor(wire::WorkerFailed{options_.id, std::move(loaded.error())});
 }
 

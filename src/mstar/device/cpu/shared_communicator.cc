@@ -126,18 +126,21 @@ class SharedCommunicator final : public Communicator {
     for (int r = 0; r < size_; ++r) from_.push_back(memory_->buffer(static_cast<std::size_t>(r)));
     to_.push_back(memory_->buffer(static_cast<std::size_t>(size_)));
   }
-  ~SharedCommunicator() override { abort("rank " + std::to_string(rank_) + " is gone"); }
+  ~SharedCommunicator() override {
+    if (seated_) abort("rank " + std::to_string(rank_) + " is gone");
+  }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
   // The kernel lets go of the lock when the process ends, and nobody else can.
   Status sit_down() {
     struct flock lock = seat_lock(rank_);
-    if (::fcntl(memory_->fd(), F_SETLK, &lock) != 0)
+    if (::fcntl(memory_->fd(), F_OFD_SETLK, &lock) != 0)
       return unavailable(std::string("a rank of a group could not lock its seat: ") + std::strerror(errno));
     std::uint32_t nobody = 0;
     if (!seat(rank_).pid.compare_exchange_strong(nobody, own_pid()))
       return internal_error("rank " + std::to_string(rank_) + " has joined the group already");
+    seated_ = true;
     return ok_status();
   }
 
@@ -281,7 +284,7 @@ class SharedCommunicator final : public Communicator {
       const std::uint32_t pid = seat(other).pid.load();
       if (pid == 0 || pid == own_pid()) continue;
       struct flock lock = seat_lock(other);
-      if (::fcntl(memory_->fd(), F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK)
+      if (::fcntl(memory_->fd(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK)
         abort("the process of rank " + std::to_string(other) + " has ended");
     }
   }
@@ -291,6 +294,7 @@ class SharedCommunicator final : public Communicator {
   const int rank_, size_;
   const std::size_t piece_bytes_;
   int spins_ = kSpins;
+  bool seated_ = false;
   std::vector<const std::byte*> from_;  // of one sum
   std::vector<std::byte*> to_;
 };
@@ -313,10 +317,14 @@ Result<int> make_shared_group(int size, std::size_t piece_bytes) {
 }
 
 Result<std::unique_ptr<Communicator>> join_shared_group(int descriptor, int rank) {
-  auto memory = std::make_unique<Memory>(descriptor);
+  // An open file of its own, whose lock goes when it is closed, or its process ends: not with another descriptor of the
+  // group.
+  const std::string name = "/proc/self/fd/" + std::to_string(descriptor);
+  auto memory = std::make_unique<Memory>(::open(name.c_str(), O_RDWR | O_CLOEXEC));
+  ::close(descriptor);
   const auto no_group = [] { return internal_error("a descriptor that is no group of ranks"); };
   struct stat about = {};
-  if (::fstat(descriptor, &about) != 0 || static_cast<std::size_t>(about.st_size) < board_bytes()) return no_group();
+  if (::fstat(memory->fd(), &about) != 0 || static_cast<std::size_t>(about.st_size) < board_bytes()) return no_group();
   const auto bytes = static_cast<std::size_t>(about.st_size);
   if (!memory->map(bytes)) return no_group();
   const Board& board = memory->board();

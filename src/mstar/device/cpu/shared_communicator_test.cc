@@ -221,6 +221,7 @@ TEST(SharedCommunicator, AnAbortReachesWhoeverWaits) {
   });
   const auto own = join(group, 0);
   ASSERT_TRUE(own);
+  std::this_thread::sleep_for(50ms);  // until the other one most likely waits
   own->abort("told to");
   own->abort("again");
   EXPECT_EQ(status_of(child), 0);
@@ -228,6 +229,16 @@ TEST(SharedCommunicator, AnAbortReachesWhoeverWaits) {
   float value = 1;
   EXPECT_FALSE(own->all_reduce(&value, 1, DType::f32, {}));
   ::close(group);
+}
+
+TEST(SharedCommunicator, WhoIsNotLetInEndsNothing) {
+  const int group = group_of(2);
+  const auto own = join(group, 0);
+  ASSERT_TRUE(own);
+  EXPECT_FALSE(join_shared_group(::dup(group), 0)) << "the seat is taken";
+  ::close(::dup(group));
+  ::close(group);  // the ranks keep theirs
+  EXPECT_TRUE(own->failure());
 }
 
 TEST(SharedCommunicator, DifferentCallsEndTheGroup) {
