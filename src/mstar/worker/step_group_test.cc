@@ -62,14 +62,14 @@ class Ranks {
   explicit Ranks(const Setup& setup = {})
       : decl_(toy::language_model("lm", 7, false, setup.computes_together)),
         followed_(toy::language_model("lm", setup.salt, false, setup.computes_together)) {
-    RankMesh mesh;
+    RankMesh ranks_together;
     if (setup.computes_together)
-      mesh = *RankMesh::create({.tensor = setup.num_followers + 1}, [&](const std::vector<int>& ranks) {
+      ranks_together = *RankMesh::create({.tensor = setup.num_followers + 1}, [&](const std::vector<int>& ranks) {
         std::vector<std::unique_ptr<Communicator>> ends;
         for (const int rank : ranks) ends.push_back(std::make_unique<FakeCommunicator>(rank, aborted));
         return Result(std::move(ends));
       });
-    group = std::make_shared<StepGroup>(setup.num_followers + 1, std::move(mesh), setup.entries_per_state);
+    group = std::make_shared<StepGroup>(setup.num_followers + 1, std::move(ranks_together), setup.entries_per_state);
     for (int rank = 0; rank <= setup.num_followers; ++rank) {
       devices_.push_back(make_device(setup.asynchronous));
       auto compiled = graph::CompiledModel::compile(rank == 0 ? decl_ : followed_);
