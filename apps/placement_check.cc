@@ -117,8 +117,17 @@ Status check_units(const Placed& placed) {
   for (const decl::ComponentRef each : placed.group->components) {
     const decl::DeviceComponent& spec = placed.model->decl->at(each).device();
     for (const decl::SharedUnits& units : spec.shared_units) {
-      const int shards = units.are_heads ? decl::head_shards(spec, mesh) : decl::weight_shards(spec, mesh);
-      if (units.count % shards == 0 || (units.may_repeat && shards % units.count == 0)) continue;
+      const int weights = decl::weight_shards(spec, mesh);
+      const int shards = units.are_heads ? decl::head_shards(spec, mesh) : weights;
+      // First over the parts of the weights, then each part's over those that split rows.
+      int left = units.count;
+      const auto divides = [&](int ranks) {
+        const bool repeats = units.may_repeat && left < ranks && ranks % left == 0;
+        if (!repeats && left % ranks != 0) return false;
+        left = repeats ? 1 : left / ranks;
+        return true;
+      };
+      if (divides(weights) && divides(shards / weights)) continue;
       const std::string over = shards == mesh.tensor     ? "tp_size"
                                : shards == mesh.sequence ? "sp_size"
                                                          : "tp_size x sp_size";

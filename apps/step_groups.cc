@@ -1,6 +1,7 @@
 #include "step_groups.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "mstar/base/log.h"
 
@@ -188,6 +189,7 @@ void StepGroups::begin(Group& group) {
   group.due.reset();
   log_info("{}, which work in step, begin again", name_of(group));
   for (auto& follower : group.followers) follower.second->stop();
+  group.retired.reset();
   if (const Status begun = try_begin(group); !begun) {
     log_error("{}: {}", name_of(group), begun.error().message);
     options_.report({worker_of(group.ranks.front()), begun.error()});
@@ -207,7 +209,7 @@ Status StepGroups::try_begin(Group& group) {
   auto made = std::make_shared<worker::StepGroup>(static_cast<int>(group.ranks.size()), std::move(mesh));
   {
     const std::lock_guard lock(mutex_);
-    group.group = made;
+    group.retired = std::exchange(group.group, made);
   }
   make_followers(group);
   group.leader->set_next_group(made);

@@ -75,6 +75,8 @@ class StepGroups {
     std::vector<int> ranks;
     std::shared_ptr<worker::StepGroup> group;                        // guarded by mutex_, like the next three
     std::map<int, std::shared_ptr<worker::StepFollower>> followers;  // by rank; owners: this and stats()
+    // The one before. Its communicators' memory is freed when no rank is at work: that waits for what devices do.
+    std::shared_ptr<worker::StepGroup> retired = {};
     Standing standing = Standing::runs;
     int num_ends = 0;                                // in a row
     std::optional<Clock::time_point> ready_at = {};  // of this life

@@ -89,7 +89,11 @@ class WorkerProcess final : public wire::Mesh {
       return false;
     }
     if (auto* setup = std::get_if<wire::WorkerSetup>(&*frame)) return setups_.push(std::move(*setup));
-    if (std::holds_alternative<wire::Ping>(*frame)) return send(channel_, wire::Pong{num_turns()}, RequestId());
+    if (std::holds_alternative<wire::Ping>(*frame)) {
+      // Not taken once this process has said its last word; that one must still go out.
+      send(channel_, wire::Pong{num_turns()}, RequestId());
+      return true;
+    }
     if (const auto* peer = std::get_if<wire::PeerSocket>(&*frame)) return add_peer(peer->worker, std::move(along));
     auto* message = std::get_if<wire::ToWorker>(&*frame);
     return message && deliver(std::move(*message));

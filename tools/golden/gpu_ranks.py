@@ -25,7 +25,17 @@ from gpu_tokenizer import write_tokenizer
 PORT = 8128
 
 
+def answers_already():
+    try:
+        with urllib.request.urlopen("http://127.0.0.1:%d/ready" % PORT, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
 def serve(args, directory, keys):
+    if answers_already():
+        sys.exit("something else answers on port %d" % PORT)
     config = directory / "config.yaml"
     config.write_text(json.dumps(keys))
     with open("/tmp/gpu_ranks.log", "w") as log:
@@ -78,12 +88,15 @@ def main():
         answers = []
         for config, ranks in ((keys, 1), (cut, args.ranks)):
             process = serve(args, directory, config)
-            ask(args, prompts[1])
-            begun = time.time()
-            answers.append([ask(args, ids) for ids in prompts])
-            print("%d rank(s): %d answers of %d tokens one by one in %.2f s" % (ranks, len(prompts), args.tokens, time.time() - begun))
-            process.send_signal(signal.SIGINT)
-            process.wait(30)
+            try:
+                ask(args, prompts[1])
+                begun = time.time()
+                answers.append([ask(args, ids) for ids in prompts])
+                print("%d rank(s): %d answers of %d tokens one by one in %.2f s" % (ranks, len(prompts), args.tokens, time.time() - begun))
+                process.send_signal(signal.SIGINT)
+                process.wait(30)
+            finally:
+                process.kill()
     worst, parted, bad = 0.0, [], 0
     for one, other in zip(*answers):
         difference, lead = apart(one, other)

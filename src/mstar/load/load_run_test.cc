@@ -61,7 +61,7 @@ TEST(LoadRun, ClosedLoopKeepsItsConnections) {
   config.num_threads = 2;
   const auto records = run(config);
   expect_all_well(records, 40);
-  EXPECT_EQ(server.num_connections(), 4);
+  EXPECT_LE(server.num_connections(), 4);  // a thread that is late finds nothing left to do
   EXPECT_LE(summarise(records, 1).max_open, 4);
   std::set<std::string> bodies;
   for (const FakeRequest& each : server.requests()) bodies.insert(each.body);

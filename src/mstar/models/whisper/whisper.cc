@@ -113,7 +113,7 @@ class WhisperPlan final : public Plan {
     }
     while (seek_ >= std::min(options_.clips[clip_].second, content)) {
       if (clip_ + 1 == options_.clips.size()) return Done{Finish::stop};
-      seek_ = std::max(seek_, options_.clips[++clip_].first);
+      seek_ = options_.clips[++clip_].first;  // a window's last timestamp may lie behind its clip
     }
     return window(walks_.listen);
   }

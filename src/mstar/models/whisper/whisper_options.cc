@@ -28,8 +28,8 @@ Result<std::vector<double>> temperatures(const Params& fields) {
   std::vector<double> out = {first};
   if (!step || *step == 0) return out;
   if (*step < 0.05) return bad("temperature_increment_on_fallback", "must be at least 0.05, or 0 for one temperature");
-  // By number, so that 0.6 is 3 * 0.2 and no sum.
-  for (int i = 1; first + i * *step <= 1.0 + 1e-6; ++i) out.push_back(first + i * *step);
+  // As people write them: 0.6 and not 0.6000000000000001.
+  for (int i = 1; first + i * *step <= 1.0 + 1e-6; ++i) out.push_back(std::round((first + i * *step) * 1e6) / 1e6);
   return out;
 }
 

@@ -15,7 +15,6 @@ namespace mstar::models {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::DoubleNear;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
@@ -32,9 +31,8 @@ WhisperOptions read(std::initializer_list<std::pair<const char*, ParamValue>> va
 }
 
 TEST(WhisperOptions, TemperaturesRiseToOneUnlessToldNotTo) {
-  const auto near = [](double value) { return DoubleNear(value, 1e-9); };
-  EXPECT_THAT(read({}).temperatures, ElementsAre(0, near(0.2), near(0.4), near(0.6), near(0.8), near(1)));
-  EXPECT_THAT(read({{"temperature", 0.5}}).temperatures, ElementsAre(0.5, near(0.7), near(0.9)));
+  EXPECT_THAT(read({}).temperatures, ElementsAre(0, 0.2, 0.4, 0.6, 0.8, 1));
+  EXPECT_THAT(read({{"temperature", 0.5}}).temperatures, ElementsAre(0.5, 0.7, 0.9));
   EXPECT_THAT(read({{"temperature", 1.0}}).temperatures, ElementsAre(1));
   EXPECT_THAT(read({{"temperature", 1.5}}).temperatures, ElementsAre(1.5));
   EXPECT_THAT(read({{"temperature_increment_on_fallback", std::int64_t{0}}}).temperatures, ElementsAre(0));

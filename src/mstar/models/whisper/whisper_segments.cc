@@ -31,7 +31,7 @@ class SegmentStage final : public decl::HostStage {
     decl::HostOutputs out;
     auto& segments = out.ports.emplace_back();
     const int seek = window[kWindowSeek], segment_frames = window[kWindowSegmentFrames];
-    const std::int32_t again[1] = {next_attempt(no_speech)};
+    const std::int32_t again[1] = {next_attempt(segment_frames, no_speech)};
     std::int32_t next[1] = {seek};
     if (again[0] < 0) next[0] = seek + close_window(seek, segment_frames, no_speech, segments);
     const std::int32_t language = inputs.ports[1].front().as<std::int32_t>()[0];
@@ -62,9 +62,9 @@ class SegmentStage final : public decl::HostStage {
     return out;
   }
 
-  std::int32_t next_attempt(double no_speech) const {
-    const bool again =
-        attempts_.size() < options_.temperatures.size() && needs_fallback(options_, attempts_.back(), no_speech);
+  std::int32_t next_attempt(int segment_frames, double no_speech) const {
+    const bool again = segment_frames > 0 && attempts_.size() < options_.temperatures.size() &&
+                       needs_fallback(options_, attempts_.back(), no_speech);
     return again ? static_cast<std::int32_t>(attempts_.size()) : -1;
   }
 

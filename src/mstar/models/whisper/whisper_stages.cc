@@ -59,7 +59,8 @@ class AudioStage final : public decl::HostStage {
     }
     const std::int64_t window_frames = config_->window_frames();
     // The reference sees num_samples / 160 + 1 mel frames, of which the last is content of no window.
-    MSTAR_TRY(read_until((seek + window_frames + 1) * kMelHopSamples + kHalfWindow));
+    MSTAR_TRY(read_until((seek + window_frames + 1) * kMelHopSamples + kHalfWindow,
+                         seek * kMelHopSamples - kHalfWindow - 1, inputs));
     const std::int64_t available = num_samples_ / kMelHopSamples;  // content frames so far; exact once the end was seen
     const bool whole = ended_ && seek == 0 && available <= window_frames;
     if (!whole && !std::isfinite(mel_max_)) {
@@ -71,7 +72,11 @@ class AudioStage final : public decl::HostStage {
     const std::int64_t mel_frames = std::max<std::int64_t>(1, std::min(window_frames + 1, available + 1 - seek));
     Window out;
     out.pcm.resize(static_cast<std::size_t>(mel_samples(mel_frames)));
-    copy_samples(seek * kMelHopSamples - kHalfWindow, out.pcm);
+    if (segment > 0) {
+      copy_samples(seek * kMelHopSamples - kHalfWindow, out.pcm);
+    } else {
+      std::fill(out.pcm.begin(), out.pcm.end(), 0.0f);
+    }
     const std::int64_t content = ended_ ? available : std::numeric_limits<std::int32_t>::max();
     out.fields = {static_cast<std::int32_t>(seek), static_cast<std::int32_t>(segment),
                   static_cast<std::int32_t>(mel_frames), static_cast<std::int32_t>(content)};
@@ -103,7 +108,7 @@ class AudioStage final : public decl::HostStage {
     // Of what the file says, which may be wrong, as much as the first window needs.
     const double length_s = std::clamp(source_->duration_s().value_or(0), 0.0, 31.0);
     samples_.reserve(static_cast<std::size_t>(length_s * kMelSampleRate) + kChunk);
-    MSTAR_TRY(read_until(kMinSamples));
+    while (!ended_ && num_samples_ < kMinSamples) MSTAR_TRY(read_more());
     if (num_samples_ < kMinSamples)
       return std::move(invalid_request("the audio is " + std::to_string(num_samples_ * 1000 / kMelSampleRate) +
                                        " ms long; at least 100 ms are needed"))
@@ -111,17 +116,25 @@ class AudioStage final : public decl::HostStage {
     return ok_status();
   }
 
-  // Samples [0, end) are decoded when this returns, or the source has ended.
-  Status read_until(std::int64_t end) {
+  // Samples up to `end` are decoded when this returns, or the source has ended; those before `begin` are not kept. A
+  // clip may begin hours into a recording: gives up when nobody waits.
+  Status read_until(std::int64_t end, std::int64_t begin, const decl::HostInputs& inputs) {
     while (!ended_ && num_samples_ < end) {
-      const std::size_t at = samples_.size();
-      samples_.resize(at + kChunk);
-      auto got = source_->read(std::span<float>(samples_).subspan(at));
-      if (!got) return std::move(got.error()).with_field("file");
-      samples_.resize(at + *got);
-      num_samples_ += static_cast<std::int64_t>(*got);
-      ended_ = *got < kChunk;
+      if (inputs.is_abandoned()) return cancelled("the request has ended");
+      MSTAR_TRY(read_more());
+      drop_before(std::min(begin, num_samples_));
     }
+    return ok_status();
+  }
+
+  Status read_more() {
+    const std::size_t at = samples_.size();
+    samples_.resize(at + kChunk);
+    auto got = source_->read(std::span<float>(samples_).subspan(at));
+    if (!got) return std::move(got.error()).with_field("file");
+    samples_.resize(at + *got);
+    num_samples_ += static_cast<std::int64_t>(*got);
+    ended_ = *got < kChunk;
     return ok_status();
   }
 
