@@ -10,8 +10,8 @@
 
 namespace mstar {
 
-// Messages of up to so many bytes go in one kernel; longer ones in several, or through the group behind. By expectation,
-// not measured yet: see bench/notes/gpu_groups.md.
+// Messages of up to so many bytes go in one kernel; longer ones in several, or through the group behind. By
+// expectation, not measured yet: see bench/notes/gpu_groups.md.
 inline constexpr std::size_t kPeerMessageBytes = std::size_t{512} << 10;
 
 // The ends of a group, by rank: rank r's work is on devices[r]. Every rank writes what it has, in words of four bytes
