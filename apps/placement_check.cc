@@ -155,10 +155,6 @@ Status check_ranks_in_step(const std::vector<OpenedModel>& models, const Runtime
   const std::vector<Placed> placed = all_placed(models);
   for (const Placed& each : placed) {
     if (!each.in_step()) continue;
-    if (config.isolation == Isolation::process)
-      return invalid_request("tp_size of " + each.describe() +
-                             " is above 1, and ranks that work in step are threads of one process for now; leave out "
-                             "'isolation: process'");
     if (backend == Backend::cuda)
       for (std::size_t a = 0; a < each.ranks->size(); ++a)
         for (std::size_t b = 0; b < a; ++b)

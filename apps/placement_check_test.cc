@@ -134,13 +134,11 @@ TEST(RanksInStep, DoNothingElse) {
               HasSubstr("on ranks 0, 2; give that the same ranks and tp_size"));
 }
 
-TEST(RanksInStep, AreThreadsAndHaveADeviceEach) {
+TEST(RanksInStep, HaveADeviceEach) {
   const NodeGroupConfig both{.components = {"free", "decider"}, .ranks = {0, 1}, .tp_size = 2};
   RuntimeConfig config;
   config.isolation = Isolation::process;
-  EXPECT_THAT(in_step_fault({{both}}, config), HasSubstr("tp_size of 'free', 'decider' of 'm0' is above 1, and ranks "
-                                                         "that work in step are threads of one process for now"));
-  EXPECT_EQ(in_step_fault({{{.components = {"free", "decider"}, .ranks = {0, 1}}}}, config), "");
+  EXPECT_EQ(in_step_fault({{both}}, config), "");
   config.isolation = Isolation::thread;
   config.rank_devices = {{0, kCuda3}, {1, kCuda3}};
   EXPECT_EQ(in_step_fault({{both}}, config), "");

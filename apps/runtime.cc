@@ -6,6 +6,7 @@
 
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
+#include "mstar/device/cpu/shared_communicator.h"
 #include "mstar/device/cpu/thread_communicator.h"
 #include "mstar/device/cuda/cuda_device.h"
 #include "mstar/device/cuda/nccl_communicator.h"
@@ -224,14 +225,27 @@ void Runtime::add_local(worker::WorkerOptions options) {
 }
 
 // Only where there is something that the ranks compute together.
-Result<std::vector<std::unique_ptr<Communicator>>> Runtime::make_communicators(const std::vector<int>& ranks) const {
+bool Runtime::computes_together(const std::vector<int>& ranks) const {
   bool together = false;
   for (const Served& served : models_)
     for (const NodeGroup& group : served.opened.groups)
       if (std::find(group.replica_ranks.begin(), group.replica_ranks.end(), ranks) != group.replica_ranks.end())
         for (const decl::ComponentRef each : group.components)
           together |= served.opened.decl->at(each).device().tensor_parallel;
-  if (!together) return std::vector<std::unique_ptr<Communicator>>();
+  return together;
+}
+
+std::set<std::vector<int>> Runtime::ranks_in_step() const {
+  std::set<std::vector<int>> out;
+  for (const Served& served : models_)
+    for (const NodeGroup& group : served.opened.groups)
+      for (const std::vector<int>& ranks : group.replica_ranks)
+        if (ranks.size() > 1) out.insert(ranks);
+  return out;
+}
+
+Result<std::vector<std::unique_ptr<Communicator>>> Runtime::make_communicators(const std::vector<int>& ranks) const {
+  if (!computes_together(ranks)) return std::vector<std::unique_ptr<Communicator>>();
   if (backend_ == Backend::cpu) return make_thread_group(static_cast<int>(ranks.size()));
   std::vector<Device*> devices;
   for (const int rank : ranks) devices.push_back(devices_[static_cast<std::size_t>(rank)].get());
@@ -244,12 +258,9 @@ Status Runtime::make_step_groups() {
                         .report = [this](wire::WorkerFailed message) { conductor_->receive(std::move(message)); },
                         .first_delay = config_.group_delay},
       *mesh_);
-  std::set<int> leaders;
-  for (const Served& served : models_)
-    for (const NodeGroup& group : served.opened.groups)
-      for (const std::vector<int>& ranks : group.replica_ranks)
-        if (ranks.size() > 1 && leaders.insert(ranks.front()).second) MSTAR_TRY(groups_->add(ranks));
-  if (!leaders.empty()) mesh_->groups = groups_.get();
+  const std::set<std::vector<int>> all = ranks_in_step();
+  for (const std::vector<int>& ranks : all) MSTAR_TRY(groups_->add(ranks));
+  if (!all.empty()) mesh_->groups = groups_.get();
   return ok_status();
 }
 
@@ -312,7 +323,16 @@ wire::WorkerSetup Runtime::setup_of(const worker::WorkerOptions& worker, std::si
                           .components = worker.models[m].components,
                           .max_requests = limits.max_requests,
                           .max_rows = limits.max_rows,
-                          .max_tokens = limits.max_tokens});
+                          .max_tokens = limits.max_tokens,
+                          .in_step = worker.models[m].in_step});
+  }
+  const int rank = static_cast<int>(worker.id.value) - 1;
+  for (const std::vector<int>& ranks : ranks_in_step()) {
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    for (const int each : ranks) out.group.push_back(worker_of(each));
+    out.computes_together = computes_together(ranks);
+    if (rank != ranks.front())
+      for (wire::WorkerSetup::Model& each : out.models) each.in_step = each.components;
   }
   return out;
 }
@@ -326,6 +346,10 @@ std::set<std::pair<WorkerId, WorkerId>> Runtime::links() const {
         for (const int from : a.ranks())
           for (const int to : b.ranks())
             if (&a != &b && from < to) out.emplace(worker_of(from), worker_of(to));
+  for (const std::vector<int>& ranks : ranks_in_step())
+    for (const int from : ranks)
+      for (const int to : ranks)
+        if (from < to) out.emplace(worker_of(from), worker_of(to));
   return out;
 }
 
@@ -335,6 +359,7 @@ Status Runtime::start_in_processes(std::vector<worker::WorkerOptions> workers) {
                                .hang_timeout = config_.hang_timeout,
                                .load_timeout = config_.load_timeout};
   for (std::size_t w = 1; w < workers.size(); ++w) options.setups.push_back(setup_of(workers[w], workers.size() - 1));
+  if (backend_ == Backend::cpu) options.make_group_memory = [](int num_ranks) { return make_shared_group(num_ranks); };
   options.to_conductor = [this](wire::ToConductor message) { mesh_->to_conductor(std::move(message)); };
   options.to_worker = [this](WorkerId worker, wire::ToWorker message) { mesh_->to_worker(worker, std::move(message)); };
   processes_ = std::make_unique<WorkerProcesses>(std::move(options));

@@ -152,6 +152,8 @@ class Runtime {
   Status make_devices();
   Status fit_and_start();
   Status start_workers();
+  bool computes_together(const std::vector<int>& ranks) const;
+  std::set<std::vector<int>> ranks_in_step() const;
   Result<std::vector<std::unique_ptr<Communicator>>> make_communicators(const std::vector<int>& ranks) const;
   Status make_step_groups();
   void add_follower(const worker::WorkerOptions& options, int rank);

@@ -44,7 +44,6 @@ class BadPlacement(Case):
         self.bad([group(["decoder"], ["one"])], "'node_groups.ranks' must hold whole numbers")
         self.bad([group(EARS + MOUTH, [0, 1, 2], tp_size=2)], "must be a multiple of tp_size x sp_size = 2")
         self.bad([group(EARS + MOUTH, [0, 1], sp_size=2)], "sp_size of 'features' must be 1")
-        self.bad([group(EARS + MOUTH, [0, 1], tp_size=2)], "ranks that work in step are threads of one process for now", isolation="process")
         self.bad([group(EARS, [1]), group(MOUTH, [0, 1], tp_size=2)], "rank 1 works in step with others for 'cross', 'decoder' of 'm'")
         self.bad([group(["decoder"], [0], walks=["decod"])], "there is no walk 'decod'; did you mean 'decode'?")
         self.bad([group(MOUTH, [0], walks=["decode"])], "no node group runs 'cross' in the walk")
