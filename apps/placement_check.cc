@@ -149,6 +149,7 @@ Status check_shared_devices(const Placed& each, const RuntimeConfig& config) {
       if (index != cuda_index(config, (*each.ranks)[b])) continue;
       const std::string both = ranks_text({(*each.ranks)[b], (*each.ranks)[a]}) + " work in step for " +
                                each.describe() + " and are both on cuda:" + std::to_string(index);
+      if (config.isolation == Isolation::process) return invalid_request(both + "; give each its own");
       if (!loading || std::string_view(loading) != "EAGER")
         return invalid_request(
             both +
@@ -209,9 +210,9 @@ Status check_ranks_in_step(const std::vector<OpenedModel>& models, const Runtime
   const std::vector<Placed> placed = all_placed(models);
   for (const Placed& each : placed) {
     if (!each.in_step()) continue;
-    if (config.isolation == Isolation::process)
-      return invalid_request((each.group->mesh.tensor > 1 ? "tp_size of " : "sp_size of ") + each.describe() +
-                             " is above 1, and ranks that work in step are threads of one process for now; leave out "
+    if (config.isolation == Isolation::process && each.group->mesh.tensor > 1 && each.group->mesh.sequence > 1)
+      return invalid_request("tp_size and sp_size of " + each.describe() +
+                             " are both above 1, which ranks that are processes cannot have yet; leave out "
                              "'isolation: process'");
     if (backend == Backend::cuda) MSTAR_TRY(check_shared_devices(each, config));
     MSTAR_TRY(check_units(each));

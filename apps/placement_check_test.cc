@@ -203,13 +203,16 @@ TEST(RanksInStep, AreOneMesh) {
             "");
 }
 
-TEST(RanksInStep, AreThreadsAndMayShareADevice) {
+TEST(RanksInStep, MayShareADeviceAsThreadsAndSplitOneAxisAsProcesses) {
   const NodeGroupConfig both{.components = {"free", "decider"}, .ranks = {0, 1}, .tp_size = 2};
+  NodeGroupConfig mesh{.components = {"free", "decider"}, .ranks = {0, 1, 2, 3}, .tp_size = 2, .sp_size = 2};
   RuntimeConfig config;
   config.isolation = Isolation::process;
-  EXPECT_THAT(in_step_fault({{both}}, config), HasSubstr("tp_size of 'free', 'decider' of 'm0' is above 1, and ranks "
-                                                         "that work in step are threads of one process for now"));
-  EXPECT_EQ(in_step_fault({{{.components = {"free", "decider"}, .ranks = {0, 1}}}}, config), "");
+  EXPECT_EQ(in_step_fault({{both}}, config), "");
+  EXPECT_THAT(in_step_fault({{mesh}}, config), HasSubstr("tp_size and sp_size of 'free', 'decider' of 'm0' are both"));
+  config.rank_devices = {{0, kCuda3}, {1, kCuda3}};
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+  EXPECT_THAT(in_step_fault({{both}}, config, Backend::cuda), HasSubstr("are both on cuda:3; give each its own"));
   config.isolation = Isolation::thread;
   config.rank_devices = {{0, kCuda3}, {1, kCuda3}};
   EXPECT_EQ(in_step_fault({{both}}, config), "");

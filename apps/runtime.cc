@@ -6,6 +6,7 @@
 
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
+#include "mstar/device/cpu/shared_communicator.h"
 #include "mstar/device/cuda/cuda_device.h"
 #include "mstar/device/cuda/peer_communicator.h"
 #include "mstar/engine/token_budget.h"
@@ -240,39 +241,46 @@ void Runtime::add_local(worker::WorkerOptions options) {
   mesh_->workers.push_back(workers_.back().get());
 }
 
-// Only where there is something that the ranks compute together.
-Result<RankMesh> Runtime::make_mesh(const std::vector<int>& ranks) const {
-  bool together = false;
-  MeshSize size;
+std::vector<Runtime::StepRanks> Runtime::ranks_in_step() const {
+  std::map<std::vector<int>, StepRanks> out;
   for (const Served& served : models_)
     for (const NodeGroup& group : served.opened.groups)
-      if (std::find(group.replica_ranks.begin(), group.replica_ranks.end(), ranks) != group.replica_ranks.end())
-        for (const decl::ComponentRef each : group.components) {
-          size = group.mesh;
-          together |= served.opened.decl->at(each).device().tensor_parallel;
-        }
-  if (!together) return RankMesh();
-  if (backend_ == Backend::cpu) return RankMesh::of_threads(size);
-  return RankMesh::create(size, [&](const std::vector<int>& members) {
+      for (const std::vector<int>& ranks : group.replica_ranks) {
+        if (ranks.size() == 1) continue;
+        StepRanks& of = out.try_emplace(ranks, StepRanks{.ranks = ranks, .mesh = group.mesh}).first->second;
+        for (const decl::ComponentRef each : group.components)
+          of.together |= served.opened.decl->at(each).device().tensor_parallel;
+      }
+  std::vector<StepRanks> all;
+  for (auto& each : out) all.push_back(std::move(each.second));
+  return all;
+}
+
+// Only where there is something that the ranks compute together.
+Result<RankMesh> Runtime::make_mesh(const StepRanks& of) const {
+  if (!of.together) return RankMesh();
+  if (backend_ == Backend::cpu) return RankMesh::of_threads(of.mesh);
+  return RankMesh::create(of.mesh, [&](const std::vector<int>& members) {
     std::vector<Device*> devices;
     for (const int member : members)
-      devices.push_back(devices_[static_cast<std::size_t>(ranks[static_cast<std::size_t>(member)])].get());
+      devices.push_back(devices_[static_cast<std::size_t>(of.ranks[static_cast<std::size_t>(member)])].get());
     return make_gpu_group(devices);
   });
 }
 
 Status Runtime::make_step_groups() {
   groups_ = std::make_unique<StepGroups>(
-      StepGroupsOptions{.mesh = [this](const std::vector<int>& ranks) { return make_mesh(ranks); },
+      StepGroupsOptions{.mesh = [this](const std::vector<int>& ranks) -> Result<RankMesh> {
+                          for (const StepRanks& each : ranks_in_step())
+                            if (each.ranks == ranks) return make_mesh(each);
+                          return RankMesh();
+                        },
                         .report = [this](wire::WorkerFailed message) { conductor_->receive(std::move(message)); },
                         .first_delay = config_.group_delay},
       *mesh_);
-  std::set<int> leaders;
-  for (const Served& served : models_)
-    for (const NodeGroup& group : served.opened.groups)
-      for (const std::vector<int>& ranks : group.replica_ranks)
-        if (ranks.size() > 1 && leaders.insert(ranks.front()).second) MSTAR_TRY(groups_->add(ranks));
-  if (!leaders.empty()) mesh_->groups = groups_.get();
+  const std::vector<StepRanks> all = ranks_in_step();
+  for (const StepRanks& each : all) MSTAR_TRY(groups_->add(each.ranks));
+  if (!all.empty()) mesh_->groups = groups_.get();
   return ok_status();
 }
 
@@ -335,7 +343,17 @@ wire::WorkerSetup Runtime::setup_of(const worker::WorkerOptions& worker, std::si
                           .components = worker.models[m].components,
                           .max_requests = limits.max_requests,
                           .max_rows = limits.max_rows,
-                          .max_tokens = limits.max_tokens});
+                          .max_tokens = limits.max_tokens,
+                          .in_step = worker.models[m].in_step});
+  }
+  const int rank = static_cast<int>(worker.id.value) - 1;
+  for (const StepRanks& of : ranks_in_step()) {
+    if (std::find(of.ranks.begin(), of.ranks.end(), rank) == of.ranks.end()) continue;
+    for (const int each : of.ranks) out.group.push_back(worker_of(each));
+    out.computes_together = of.together;
+    out.splits_sequences = of.mesh.sequence > 1;
+    if (rank != of.ranks.front())
+      for (wire::WorkerSetup::Model& each : out.models) each.in_step = each.components;
   }
   return out;
 }
@@ -349,6 +367,10 @@ std::set<std::pair<WorkerId, WorkerId>> Runtime::links() const {
         for (const int from : a.ranks())
           for (const int to : b.ranks())
             if (&a != &b && from < to) out.emplace(worker_of(from), worker_of(to));
+  for (const StepRanks& of : ranks_in_step())
+    for (const int from : of.ranks)
+      for (const int to : of.ranks)
+        if (from < to) out.emplace(worker_of(from), worker_of(to));
   return out;
 }
 
@@ -358,6 +380,7 @@ Status Runtime::start_in_processes(std::vector<worker::WorkerOptions> workers) {
                                .hang_timeout = config_.hang_timeout,
                                .load_timeout = config_.load_timeout};
   for (std::size_t w = 1; w < workers.size(); ++w) options.setups.push_back(setup_of(workers[w], workers.size() - 1));
+  if (backend_ == Backend::cpu) options.make_group_memory = [](int num_ranks) { return make_shared_group(num_ranks); };
   options.to_conductor = [this](wire::ToConductor message) { mesh_->to_conductor(std::move(message)); };
   options.to_worker = [this](WorkerId worker, wire::ToWorker message) { mesh_->to_worker(worker, std::move(message)); };
   processes_ = std::make_unique<WorkerProcesses>(std::move(options));

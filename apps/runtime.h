@@ -153,7 +153,14 @@ class Runtime {
   Status make_devices();
   Status fit_and_start();
   Status start_workers();
-  Result<RankMesh> make_mesh(const std::vector<int>& ranks) const;
+  // Of a group of ranks in step: what is cut how, and whether there is something that the ranks compute together.
+  struct StepRanks {
+    std::vector<int> ranks;  // the first leads
+    MeshSize mesh;
+    bool together = false;
+  };
+  std::vector<StepRanks> ranks_in_step() const;
+  Result<RankMesh> make_mesh(const StepRanks& of) const;
   Status make_step_groups();
   void add_follower(const worker::WorkerOptions& options, int rank);
   Status start_in_threads(std::vector<worker::WorkerOptions> workers);

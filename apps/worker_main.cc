@@ -3,7 +3,10 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <exception>
 #include <map>
@@ -14,16 +17,21 @@
 #include "mstar/base/load_progress.h"
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
+#include "mstar/device/cpu/shared_communicator.h"
+#include "mstar/device/cuda/nccl_communicator.h"
 #include "mstar/device/thread_pool.h"
 #include "mstar/wire/channel.h"
 #include "mstar/wire/codec.h"
+#include "mstar/worker/step_follower.h"
 #include "mstar/worker/worker.h"
+#include "process_group.h"
 #include "runtime.h"
 
 namespace mstar::apps {
 namespace {
 
-constexpr WorkerId kHostWorker{0};  // in the process that started this one
+constexpr std::chrono::seconds kMeeting{60};  // of ranks that work in step
+constexpr WorkerId kHostWorker{0};            // in the process that started this one
 
 // Speaks with the process that started this one, and with each worker that it shares requests with over a socket of
 // their own: tensors take no detour.
@@ -38,10 +46,10 @@ class WorkerProcess final : public wire::Mesh {
   int run() {
     auto setup = setups_.pop();
     if (!setup) return 1;
-    const WorkerId id = setup->worker;
+    const WorkerId id = setup->what.worker;
     Status built = ok_status();
     try {
-      built = build(std::move(*setup));
+      built = build(std::move(setup->what), std::move(setup->memory));
     } catch (const std::exception& error) {
       built = internal_error(error.what());
     }
@@ -67,6 +75,10 @@ class WorkerProcess final : public wire::Mesh {
   }
 
  private:
+  struct Setup {
+    wire::WorkerSetup what;
+    wire::Descriptor memory;  // in which a group's ranks meet
+  };
   struct Model {
     OpenedModel opened;
     std::unique_ptr<const graph::CompiledModel> compiled;
@@ -88,7 +100,8 @@ class WorkerProcess final : public wire::Mesh {
       log_error("the server's message: {}", frame.error().message);
       return false;
     }
-    if (auto* setup = std::get_if<wire::WorkerSetup>(&*frame)) return setups_.push(std::move(*setup));
+    if (auto* setup = std::get_if<wire::WorkerSetup>(&*frame))
+      return setups_.push({std::move(*setup), std::move(along)});
     if (std::holds_alternative<wire::Ping>(*frame)) {
       // Not taken once this process has said its last word; that one must still go out.
       send(channel_, wire::Pong{num_turns()}, RequestId());
@@ -100,8 +113,12 @@ class WorkerProcess final : public wire::Mesh {
   }
 
   // From another worker. Nonsense ends this process: a request that waits for it must not wait for ever.
-  bool on_peer_frame(std::span<const std::byte> bytes) {
+  bool on_peer_frame(WorkerId from, std::span<const std::byte> bytes) {
     auto frame = wire::decode(bytes);
+    if (auto* const steps = frame ? std::get_if<wire::StepBytes>(&*frame) : nullptr) {
+      steps_.receive(from, std::move(steps->bytes));
+      return true;
+    }
     auto* message = frame ? std::get_if<wire::ToWorker>(&*frame) : nullptr;
     if (message) return deliver(std::move(*message));
     log_error("another worker's message: {}", frame ? "of a wrong kind" : frame.error().message);
@@ -110,6 +127,7 @@ class WorkerProcess final : public wire::Mesh {
 
   bool deliver(wire::ToWorker message) {
     std::lock_guard lock(mutex_);
+    if (follower_) return true;  // its leader has the requests
     if (worker_) return worker_->send(std::move(message));
     early_.push_back(std::move(message));
     return true;
@@ -118,7 +136,7 @@ class WorkerProcess final : public wire::Mesh {
   std::uint64_t num_turns() {
     std::lock_guard lock(mutex_);
     // While it loads, its loop stands still.
-    return load_progress() + (worker_ ? worker_->num_turns() : 0);
+    return load_progress() + (worker_ ? worker_->num_turns() : 0) + (follower_ ? follower_->num_turns() : 0);
   }
 
   // A worker that was started again comes with a new socket.
@@ -126,10 +144,13 @@ class WorkerProcess final : public wire::Mesh {
     if (socket.get() < 0) return false;
     auto made = std::make_shared<wire::Channel>(
         socket.release(),
-        wire::Channel::Callbacks{
-            [this](std::span<const std::byte> bytes, const wire::Descriptor&) { return on_peer_frame(bytes); }, {}});
+        wire::Channel::Callbacks{[this, worker](std::span<const std::byte> bytes, const wire::Descriptor&) {
+                                   return on_peer_frame(worker, bytes);
+                                 },
+                                 [this, worker] { steps_.on_gone(worker); }});
     std::lock_guard lock(peers_mutex_);
     std::swap(peers_[worker], made);  // the old one ends after the lock
+    peer_came_.notify_all();
     return true;
   }
 
@@ -139,7 +160,80 @@ class WorkerProcess final : public wire::Mesh {
     return found == peers_.end() ? nullptr : found->second;
   }
 
-  Status build(wire::WorkerSetup setup) {
+  bool send_steps(WorkerId worker, std::string bytes) {
+    const auto peer = find_peer(worker);
+    auto frame = wire::encode(wire::Frame(wire::StepBytes{std::move(bytes)}));
+    return peer && frame && peer->send(std::move(*frame));
+  }
+
+  // Those of the group get their sockets to this one at about the same time.
+  Status wait_peers(const wire::WorkerSetup& setup) {
+    std::unique_lock lock(peers_mutex_);
+    for (const WorkerId each : setup.group)
+      if (each != setup.worker &&
+          !peer_came_.wait_for(lock, kMeeting, [&] { return peers_.find(each) != peers_.end(); }))
+        return unavailable("worker " + std::to_string(each.value) +
+                           ", which works in step with this one, did not come");
+    return ok_status();
+  }
+
+  Result<std::unique_ptr<Communicator>> make_communicator(const wire::WorkerSetup& setup, Ranks ranks,
+                                                          wire::Descriptor memory) {
+    if (!setup.computes_together) return std::unique_ptr<Communicator>();
+    if (!setup.on_cuda) return join_shared_group(memory.release(), ranks.rank);
+    std::string key;
+    if (ranks.rank == 0) {
+      MSTAR_TRY_ASSIGN(key, make_nccl_key());
+      MSTAR_TRY(steps_.send_key({setup.group.begin() + 1, setup.group.end()}, key));
+    } else {
+      MSTAR_TRY_ASSIGN(key, steps_.wait_key(setup.group.front(), kMeeting));
+    }
+    return join_nccl_group(key, ranks, *device_);
+  }
+
+  Result<std::shared_ptr<worker::StepGroup>> join_group(const wire::WorkerSetup& setup, wire::Descriptor memory) {
+    const auto own = std::find(setup.group.begin(), setup.group.end(), setup.worker);
+    if (own == setup.group.end()) return internal_error("a worker that is not in its group");
+    const Ranks ranks{static_cast<int>(own - setup.group.begin()), static_cast<int>(setup.group.size())};
+    MSTAR_TRY(wait_peers(setup));
+    MSTAR_TRY_ASSIGN(auto communicator, make_communicator(setup, ranks, std::move(memory)));
+    note_load_progress();
+    std::vector<const graph::CompiledModel*> compiled;
+    for (const Model& each : models_) compiled.push_back(each.compiled.get());
+    RankMesh mesh;
+    if (communicator) {
+      const MeshSize size = setup.splits_sequences ? MeshSize{.sequence = ranks.size} : MeshSize{.tensor = ranks.size};
+      MSTAR_TRY_ASSIGN(mesh, RankMesh::create(size, [&](const std::vector<int>& all) {
+                         std::vector<std::unique_ptr<Communicator>> ends(all.size());
+                         ends[static_cast<std::size_t>(ranks.rank)] = std::move(communicator);
+                         return Result(std::move(ends));
+                       }));
+    }
+    return steps_.open(setup.group, ranks.rank, std::move(compiled), std::move(mesh));
+  }
+
+  Status follow(worker::WorkerOptions options, const std::vector<WorkerId>& group) {
+    const auto rank = std::find(group.begin(), group.end(), options.id) - group.begin();
+    auto made =
+        std::make_unique<worker::StepFollower>(worker::StepFollowerOptions{.id = options.id,
+                                                                           .rank = static_cast<int>(rank),
+                                                                           .device = options.device,
+                                                                           .pool = options.pool,
+                                                                           .models = std::move(options.models),
+                                                                           .group = std::move(options.group),
+                                                                           .on_stats = std::move(options.on_stats)},
+                                               *this);
+    worker::StepFollower& follower = *made;
+    {
+      std::lock_guard lock(mutex_);
+      follower_ = std::move(made);
+      early_.clear();
+    }
+    follower.start();
+    return follower.wait_loaded();
+  }
+
+  Status build(wire::WorkerSetup setup, wire::Descriptor memory) {
     (void)set_log_level(setup.log_level);
     set_log_origin("worker " + std::to_string(setup.worker.value));
     const Backend backend = setup.on_cuda ? Backend::cuda : Backend::cpu;
@@ -162,7 +256,12 @@ class WorkerProcess final : public wire::Mesh {
            .compiled = models_.back().compiled.get(),
            .checkpoint = models_.back().opened.checkpoint,
            .components = std::move(each.components),
-           .limits = {.max_requests = each.max_requests, .max_rows = each.max_rows, .max_tokens = each.max_tokens}});
+           .limits = {.max_requests = each.max_requests, .max_rows = each.max_rows, .max_tokens = each.max_tokens},
+           .in_step = std::move(each.in_step)});
+    }
+    if (!setup.group.empty()) {
+      MSTAR_TRY_ASSIGN(options.group, join_group(setup, std::move(memory)));
+      if (setup.group.front() != setup.worker) return follow(std::move(options), setup.group);
     }
     auto made = std::make_unique<worker::Worker>(std::move(options), *this);
     MSTAR_TRY(made->start());
@@ -177,11 +276,14 @@ class WorkerProcess final : public wire::Mesh {
   std::vector<Model> models_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<ThreadPool> pool_;
-  Queue<wire::WorkerSetup> setups_;
-  std::mutex mutex_;  // guards the next two
+  Queue<Setup> setups_;
+  std::mutex mutex_;  // guards the next three
   std::vector<wire::ToWorker> early_;
   std::unique_ptr<worker::Worker> worker_;
+  std::unique_ptr<worker::StepFollower> follower_;  // instead of a worker, where it follows one
+  ProcessGroup steps_{[this](WorkerId worker, std::string bytes) { return send_steps(worker, std::move(bytes)); }};
   std::mutex peers_mutex_;  // guards the next one
+  std::condition_variable peer_came_;
   // Owners of a channel: this and whoever sends over it.
   std::map<WorkerId, std::shared_ptr<wire::Channel>> peers_;
   wire::Channel channel_;  // last: its reader uses all of the above

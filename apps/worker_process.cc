@@ -1,5 +1,6 @@
 #include "worker_process.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -182,6 +183,7 @@ bool WorkerProcesses::on_frame(Child& child, std::span<const std::byte> bytes) {
     }
     child.was_ready |= child.is_ready;
     child.reported_failure |= std::holds_alternative<wire::WorkerFailed>(*message);
+    if (child.reported_failure && child.is_ready && !child.setup.group.empty()) events_.push(GroupEnded{&child});
   }
   options_.to_conductor(std::move(*message));
   return true;
@@ -212,9 +214,41 @@ Status WorkerProcesses::spawn(Child& child) {
 Status WorkerProcesses::set_up(Child& child) {
   MSTAR_TRY(connect_all(child));
   MSTAR_TRY_ASSIGN(auto setup, wire::encode(wire::Frame(child.setup)));
+  MSTAR_TRY_ASSIGN(wire::Descriptor memory, memory_for(child));
   std::lock_guard lock(child.mutex);
-  if (child.channel) child.channel->send(std::move(setup));
+  if (child.channel) child.channel->send(std::move(setup), std::move(memory));
   return ok_status();
+}
+
+// One for each life of a group; none where it needs none.
+Result<wire::Descriptor> WorkerProcesses::memory_for(const Child& child) {
+  if (!child.setup.computes_together || !options_.make_group_memory) return wire::Descriptor();
+  Child& leader = *find(child.setup.group.front());
+  if (leader.memory.get() < 0) {
+    MSTAR_TRY_ASSIGN(const int made, options_.make_group_memory(static_cast<int>(child.setup.group.size())));
+    leader.memory = wire::Descriptor(made);
+  }
+  const int copy = ::fcntl(leader.memory.get(), F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return unavailable(std::string("no descriptor is left: ") + std::strerror(errno));
+  return wire::Descriptor(copy);
+}
+
+// The process and those that work in step with it.
+std::vector<WorkerProcesses::Child*> WorkerProcesses::members_of(const Child& child) const {
+  std::vector<Child*> out;
+  for (const auto& each : children_) {
+    const auto& group = child.setup.group;
+    if (each.get() == &child || std::find(group.begin(), group.end(), each->setup.worker) != group.end())
+      out.push_back(each.get());
+  }
+  return out;
+}
+
+void WorkerProcesses::kill_others(const Child& child, const std::string& reason) {
+  for (Child* const each : members_of(child))
+    if (each != &child && each->killed_for.empty() && pid(each->setup.worker))
+      kill(*each,
+           "worker " + std::to_string(child.setup.worker.value) + ", which works in step with it, is gone: " + reason);
 }
 
 // Gives each of the two a socket to the other one.
@@ -243,13 +277,12 @@ Status WorkerProcesses::connect_all(Child& child) {
 
 void WorkerProcesses::on_closed(Child& child) {
   std::unique_ptr<wire::Channel> channel;
-  bool restarts = false, reported = false;
+  bool reported = false;
   std::string fault;
   {
     std::lock_guard lock(child.mutex);
     channel = std::move(child.channel);
     child.is_dying = channel != nullptr;
-    restarts = child.was_ready;
     reported = child.reported_failure;
     fault = std::exchange(child.fault, {});
     for (auto& pool : child.stats.pools) pool.used = 0;
@@ -266,12 +299,27 @@ void WorkerProcesses::on_closed(Child& child) {
     std::lock_guard lock(child.mutex);
     child.is_dying = false;
   }
-  if (!restarts) return;
+  kill_others(child, reason);
+  start_again_later(child);
+}
+
+// Once nothing is left of it and of those that work in step with it.
+void WorkerProcesses::start_again_later(Child& child) {
+  const std::vector<Child*> members = members_of(child);
+  for (Child* const each : members) {
+    std::lock_guard lock(each->mutex);
+    if (each->channel || !each->was_ready) return;
+  }
+  if (!child.setup.group.empty()) find(child.setup.group.front())->memory = wire::Descriptor();
   if (Clock::now() - child.started_at > kSteady) child.num_deaths = 0;
   auto delay = options_.first_delay;
   for (int i = 0; i < child.num_deaths && delay < options_.longest_delay; ++i) delay *= 2;
   ++child.num_deaths;
-  child.restart_at = Clock::now() + std::min(delay, options_.longest_delay);
+  const auto at = Clock::now() + std::min(delay, options_.longest_delay);
+  for (Child* const each : members) {
+    each->num_deaths = child.num_deaths;  // whichever is the last one next time
+    each->restart_at = at;
+  }
 }
 
 void WorkerProcesses::restart_due() {
@@ -350,6 +398,11 @@ void WorkerProcesses::supervise(std::promise<Status>& started) {
     const auto wait = std::max<Clock::duration>(next_turn() - Clock::now(), Clock::duration(0));
     for (const Event& event : events_.wait_all(std::chrono::duration_cast<std::chrono::microseconds>(wait))) {
       if (const auto* closed = std::get_if<Closed>(&event)) on_closed(*closed->child);
+      if (const auto* ended = std::get_if<GroupEnded>(&event)) {
+        const std::string reason = "its group has ended";
+        kill_others(*ended->child, reason);
+        if (ended->child->killed_for.empty() && pid(ended->child->setup.worker)) kill(*ended->child, reason);
+      }
       stopping |= std::holds_alternative<Stop>(event);
     }
     if (stopping) break;

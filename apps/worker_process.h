@@ -27,6 +27,8 @@ struct WorkerProcessOptions {
   std::vector<wire::WorkerSetup> setups;   // one process each
   // Workers of these that one request may use both of: they get a socket to each other.
   std::set<std::pair<WorkerId, WorkerId>> links;
+  // Shared memory for a group of so many ranks in step that compute together: a descriptor. Empty: they need none.
+  std::function<Result<int>(int num_ranks)> make_group_memory = {};
   // From the processes' readers; must not block.
   std::function<void(wire::ToConductor)> to_conductor;
   std::function<void(WorkerId, wire::ToWorker)> to_worker;
@@ -40,8 +42,9 @@ struct WorkerProcessOptions {
 };
 
 // Thread: any. A process that dies, or hangs and is killed, is reported as WorkerFailed{unavailable} after its last
-// message; one that was never ready is not started again. None of them outlives this object, nor this process: they end
-// when their socket does.
+// message; one that was never ready is not started again. Of ranks that work in step all are killed when one of them
+// dies or says that their group has ended, and are started again together. None of them outlives this object, nor this
+// process: they end when their socket does.
 class WorkerProcesses {
  public:
   explicit WorkerProcesses(WorkerProcessOptions options);
@@ -77,14 +80,18 @@ class WorkerProcesses {
     // Of the supervisor's thread:
     Clock::time_point started_at;
     std::optional<Clock::time_point> restart_at;
-    int num_deaths = 0;      // in a row
-    std::string killed_for;  // why this process was killed from here
+    int num_deaths = 0;       // in a row
+    std::string killed_for;   // why this process was killed from here
+    wire::Descriptor memory;  // of a leader: where its group meets
   };
   struct Closed {
     Child* child = nullptr;
   };
+  struct GroupEnded {
+    Child* child = nullptr;
+  };
   struct Stop {};
-  using Event = std::variant<Closed, Stop>;
+  using Event = std::variant<Closed, GroupEnded, Stop>;
 
   Child* find(WorkerId worker) const;
   bool on_frame(Child& child, std::span<const std::byte> bytes);
@@ -93,7 +100,11 @@ class WorkerProcesses {
   Status connect(Child& child, Child& other);
   Status connect_all(Child& child);
   Status set_up(Child& child);
+  Result<wire::Descriptor> memory_for(const Child& child);
+  std::vector<Child*> members_of(const Child& child) const;
+  void kill_others(const Child& child, const std::string& reason);
   void on_closed(Child& child);
+  void start_again_later(Child& child);
   void restart_due();
   std::chrono::milliseconds look_period() const;
   int most_looks(std::chrono::milliseconds timeout) const;

@@ -96,5 +96,66 @@ class Relaunch(Case):
             self.assertEqual(server.stop(), 0)
 
 
+class Groups(Case):
+    """Ranks in step, each in a process of its own."""
+
+    def serve_group(self, ranks, **keys):
+        return self.serve(isolation="process", node_groups=[group(["decoder"], ranks, tp_size=2)], **keys)
+
+    def test_they_answer_as_one_rank_and_as_threads(self):
+        prompts = [ids(5 + 9 * i, i) for i in range(4)]
+        said = {}
+        for name, keys in (("one", {"node_groups": [group(["decoder"], [0])]}),
+                           ("threads", {"node_groups": [group(["decoder"], [0, 1], tp_size=2)]}),
+                           ("split", {"node_groups": [group(["decoder"], [0, 1], sp_size=2)], "isolation": "process"}),
+                           ("processes", {"node_groups": [group(["decoder"], [0, 1], tp_size=2)], "isolation": "process"})):
+            server = self.serve(**keys)
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                said[name] = [text for text, _ in pool.map(lambda p: complete(server, p, max_tokens=24), prompts)]
+            if name == "processes":
+                self.assertEqual(len(children(server.process.pid)), 2)
+                self.assertEqual(len({steps(server.wait_for(lambda m: steps(m, 0) == steps(m, 1)), rank) for rank in (0, 1)}), 1)
+            self.expect_nothing_left(server)
+            self.assertEqual(server.stop(), 0)
+        self.assertEqual(said["processes"], said["threads"])
+        self.assertEqual(said["processes"], said["one"])
+        self.assertEqual(said["split"], said["one"])
+
+    def test_a_killed_rank_ends_its_group_which_comes_back_warm(self):
+        server = self.serve_group([0, 1], warmup_requests=WARM)
+        expected = complete(server, ids(12, 3))[0]
+        for turn, rank in enumerate((0, 1, 1, 0)):
+            before = children(server.process.pid)
+            stream = request  # a long request of the group, cut off
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                cut = pool.submit(stream, server, "POST", COMPLETIONS, {"model": "m", "prompt": ids(12, 3), "max_tokens": 200, "ignore_eos": True})
+                os.kill(before[rank], signal.SIGKILL)
+                status, answer = cut.result(timeout=WAIT_S)
+            if status != 200:  # it was not faster
+                self.assertEqual(status, 503, answer)
+                self.assertIn("worker", answer["error"]["message"])
+            restarts = [f'mstar_worker_restarts_total{{worker="{w}"}}' for w in (1, 2)]
+            self.assertEqual([server.wait_for(lambda m: all(m[r] == turn + 1 for r in restarts))[r] for r in restarts], [turn + 1] * 2)
+            wait_until(lambda: ask(server)[0] == 200, "it did not come back")
+            self.assertEqual(complete(server, ids(12, 3))[0], expected)
+            self.assertGreaterEqual(steps(server.wait_for(lambda m: steps(m, 1) >= WARM_TOKENS), 1), WARM_TOKENS)
+            self.assertFalse(set(before) & set(children(server.process.pid)))
+        self.expect_nothing_left(server)
+        self.assertEqual(server.stop(), 0)
+
+    def test_another_replica_serves_meanwhile(self):
+        server = self.serve_group([0, 1, 2, 3])
+        expected = complete(server, ids(12, 3))[0]
+        os.kill(children(server.process.pid)[1], signal.SIGKILL)
+        restarts = 'mstar_worker_restarts_total{worker="1"}'
+        self.assertEqual(server.wait_for(lambda m: m[restarts] == 1)[restarts], 1)
+        wait_until(lambda: worker(server, 0)["state"] == "running", "it did not come back")
+        self.assertEqual(server.metrics()['mstar_worker_restarts_total{worker="3"}'], 0)
+        self.assertEqual(request(server, "POST", "/debug/workers/2/drain")[0], 200)
+        wait_until(lambda: ask(server)[0] == 200, "the one that came back does not serve")
+        self.assertEqual(complete(server, ids(12, 3))[0], expected)
+        self.assertEqual(server.stop(), 0)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -7,7 +7,7 @@ namespace mstar::wire {
 
 Result<std::string> encode(const Frame& frame) {
   BasicWriter<Fields> writer;
-  writer(kVersion, frame);
+  writer(kVersion << 16 | kProcessVersion, frame);
   if (writer.error) return std::move(*writer.error);
   return std::move(writer.bytes);
 }
@@ -17,9 +17,10 @@ Result<Frame> decode(std::span<const std::byte> bytes) {
   std::uint32_t version = 0;
   Frame frame;
   reader(version);
-  if (reader.failed() || version != kVersion)
-    return internal_error("a frame of version " + std::to_string(version) + " where " + std::to_string(kVersion) +
-                          " is spoken");
+  if (reader.failed() || version != (kVersion << 16 | kProcessVersion))
+    return internal_error("a frame of version " + std::to_string(version >> 16) + "." +
+                          std::to_string(version & 0xffff) + " where " + std::to_string(kVersion) + "." +
+                          std::to_string(kProcessVersion) + " is spoken");
   reader(frame);
   if (reader.failed() || !reader.at_end())
     return internal_error("a damaged frame of " + std::to_string(bytes.size()) + " bytes");

@@ -63,6 +63,7 @@ struct Fields {
   // ---- between processes
   static void of(Io& io, Ref<PeerMessage> m) { io(m.to, m.message); }
   static void of(Io& io, Ref<PeerSocket> m) { io(m.worker); }
+  static void of(Io& io, Ref<StepBytes> m) { io(m.bytes); }
   static void of(Io&, Ref<Ping>) {}
   static void of(Io& io, Ref<Pong> m) { io(m.num_turns); }
   static void of(Io& io, Ref<WorkerStats::Pool> p) {
@@ -78,10 +79,11 @@ struct Fields {
        s.state_wait_us);
   }
   static void of(Io& io, Ref<WorkerSetup::Model> m) {
-    io(m.model, m.name, m.options, m.components, m.max_requests, m.max_rows, m.max_tokens);
+    io(m.model, m.name, m.options, m.components, m.max_requests, m.max_rows, m.max_tokens, m.in_step);
   }
   static void of(Io& io, Ref<WorkerSetup> s) {
-    io(s.worker, s.device, s.on_cuda, s.num_threads, s.log_level, s.models);
+    io(s.worker, s.device, s.on_cuda, s.num_threads, s.log_level, s.models, s.group, s.computes_together,
+       s.splits_sequences);
   }
 };
 

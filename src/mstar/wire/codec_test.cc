@@ -182,7 +182,7 @@ class Maker {
     }
   }
   Frame frame() {
-    switch (below(8)) {
+    switch (below(9)) {
       case 0:
         return to_worker();
       case 1:
@@ -193,6 +193,8 @@ class Maker {
         return Ping{};
       case 7:
         return Pong{random_()};
+      case 8:
+        return StepBytes{text()};
       case 2:
         return PeerMessage{worker(), to_worker()};
       case 3: {
@@ -225,8 +227,12 @@ class Maker {
         WorkerSetup out{.worker = worker(), .device = 3, .on_cuda = true, .num_threads = 2, .log_level = text()};
         out.models = list([&] {
           return WorkerSetup::Model{
-              text(), text(), params(), list([&] { return decl::ComponentRef(number<std::uint16_t>()); }), 1, 2, 3};
+              text(), text(), params(), list([&] { return decl::ComponentRef(number<std::uint16_t>()); }),
+              1,      2,      3,        list([&] { return decl::ComponentRef(number<std::uint16_t>()); })};
         });
+        out.group = list([&] { return worker(); });
+        out.computes_together = below(2) == 1;
+        out.splits_sequences = below(2) == 1;
         return out;
       }
     }

@@ -12,6 +12,9 @@
 
 namespace mstar::wire {
 
+// Bumped on every change of a struct below; it stands beside kVersion in each frame.
+inline constexpr std::uint32_t kProcessVersion = 8;
+
 // The first frame to a worker process: what it loads and runs.
 struct WorkerSetup {
   struct Model {
@@ -22,6 +25,7 @@ struct WorkerSetup {
     std::int32_t max_requests = 0;
     std::int32_t max_rows = 0;
     std::int32_t max_tokens = 0;
+    std::vector<decl::ComponentRef> in_step = {};  // of them those that its group runs
   };
   WorkerId worker;
   std::int32_t device = 0;       // of CUDA devices
@@ -29,6 +33,12 @@ struct WorkerSetup {
   std::int32_t num_threads = 1;  // of CPU steps
   std::string log_level;
   std::vector<Model> models;
+  // Of a rank that works in step with others: the workers of its group by their rank in it, itself among them; the
+  // first leads. Empty: it works alone. On the processor the memory in which they meet comes along as a descriptor,
+  // where they compute together.
+  std::vector<WorkerId> group = {};
+  bool computes_together = false;
+  bool splits_sequences = false;  // else weights; of one axis
 };
 
 // A worker's message to one of the first process, where the host components run.
@@ -42,12 +52,18 @@ struct PeerSocket {
   WorkerId worker;
 };
 
+// Between ranks in step: a worker::StepMessage as its codec has it.
+struct StepBytes {
+  std::string bytes;
+};
+
 // Asks a worker's process whether it gets on; answered by a Pong at once.
 struct Ping {};
 struct Pong {
   std::uint64_t num_turns = 0;  // of the worker's loop so far, and pieces that it has loaded
 };
 
-using Frame = std::variant<ToWorker, ToConductor, PeerMessage, WorkerStats, WorkerSetup, PeerSocket, Ping, Pong>;
+using Frame =
+    std::variant<ToWorker, ToConductor, PeerMessage, WorkerStats, WorkerSetup, PeerSocket, Ping, Pong, StepBytes>;
 
 }  // namespace mstar::wire

@@ -78,6 +78,7 @@ void StepFollower::run() {
   Queue<LogEntry>& entries = options_.group->entries(options_.rank);
   const SteadyClock clock;
   for (;;) {
+    ++num_turns_;
     const bool worked = replay_next();
     if (!worked && entries.closed() && !take_entries()) return;
     if (!worked) {
@@ -269,6 +270,7 @@ void StepFollower::publish_stats() {
   for (std::size_t m = 0; m < resources_.size(); ++m) add_pools(stats, options_.models[m].name, resources_[m]);
   for (const auto& each : lanes_) add_component(stats, options_.models[each.second.model].name, *each.second.engine);
   if (buffers_) stats.buffer_bytes = buffers_->held_bytes();
+  if (options_.on_stats) options_.on_stats(stats);
   std::lock_guard lock(stats_mutex_);
   stats_ = std::move(stats);
 }

@@ -2,7 +2,9 @@
 // own.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -25,6 +27,7 @@ struct StepFollowerOptions {
   ThreadPool* pool = nullptr;
   std::vector<WorkerModel> models;  // by their index in the deployment; all of their components are in_step
   std::shared_ptr<StepGroup> group;
+  std::function<void(const wire::WorkerStats&)> on_stats = {};  // may be empty; called by the owner thread
 };
 
 // What it does follows from the log alone, never from when it reads it. Where it cannot follow (its state differs from
@@ -47,6 +50,8 @@ class StepFollower {
   // Does what the oldest entry says that has arrived; false when there is none, and statistics are up to date.
   bool replay_next();
   wire::WorkerStats stats() const;
+  // Turns of the loop so far; an idle loop turns a few times a second. Thread: any.
+  std::uint64_t num_turns() const { return num_turns_; }
 
  private:
   struct Lane {
@@ -91,6 +96,7 @@ class StepFollower {
   std::vector<LogEntry> taken_;  // and not replayed, from next_ on
   std::size_t next_ = 0;
   bool ended_ = false;
+  std::atomic<std::uint64_t> num_turns_{0};
   bool stats_stale_ = false;
   std::int64_t stats_at_us_ = 0;
   mutable std::mutex stats_mutex_;
