@@ -53,7 +53,8 @@ class Mstar:
     def transcribe(self, path, language):
         boundary = uuid.uuid4().hex
         parts = b""
-        for name, value in (("model", self.name), ("language", language)):
+        # The peer tries each window once too.
+        for name, value in (("model", self.name), ("language", language), ("temperature_increment_on_fallback", "0")):
             parts += f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
         parts += f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'.encode()
         body = parts + pathlib.Path(path).read_bytes() + f"\r\n--{boundary}--\r\n".encode()

@@ -47,7 +47,7 @@ def heard(model, kind, entries):
         paths = [pathlib.Path(folder) / ("%02d.wav" % i) for i in range(len(entries))]
         for path, entry in zip(paths, entries):
             write_sound(path, entry)
-        subprocess.run([MSTAR, "transcribe", "-q", "--model", model, "--weights", kind, "--format", "json", "--output", folder,
+        subprocess.run([MSTAR, "transcribe", "-q", "--model", model, "--weights", kind, "--format", "json", "--param", "temperature_increment_on_fallback=0", "--output", folder,
                         *map(str, paths)], check=True, timeout=WAIT_S)
         return [json.loads(path.with_suffix(".wav.json").read_text() if path.with_suffix(".wav.json").exists()
                            else path.with_suffix(".json").read_text()) for path in paths]

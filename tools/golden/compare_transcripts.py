@@ -2,7 +2,7 @@
 """Transcribes a set of make_speech_set.py with an oracle and with mstar, and says where they differ.
 
     compare_transcripts.py --set DIR --weights DIR [--oracle faster-whisper|openai-whisper|openai-whisper-f64]
-        [--mstar "build/release/mstar transcribe -q --model DIR --weights f32"] [--again] [--same-samples] [--label NAME] ...
+        [--mstar "build/release/mstar transcribe -q --model DIR --weights f32 --param temperature_increment_on_fallback=0"] [--again] [--same-samples] [--label NAME] ...
 
 The mstar command is called once as `COMMAND --format json --output DIR/NAME FILES...`; without --mstar only the oracle is recorded, with
 --again the files of an earlier call are compared. The oracle is kept as DIR/oracle-NAME.json and used again while the set and the options

@@ -24,7 +24,7 @@ class Communicator {
   virtual int rank() const = 0;  // 0 .. size() - 1
   virtual int size() const = 0;
   // data[i] becomes the sum over the ranks of data[i]; f32, bf16 or f16. Of 16-bit numbers each sum is made in f32 and
-  // rounded once where the ranks are threads; NCCL rounds as it does.
+  // rounded once, in the order of the ranks; but NCCL adds and rounds as it does.
   virtual Status all_reduce(void* data, std::size_t count, DType dtype, Stream stream) = 0;
   // `to` holds size() parts of `bytes_per_rank`, rank r's at r * bytes_per_rank. `from` may be the own part of `to`.
   virtual Status all_gather(const void* from, void* to, std::size_t bytes_per_rank, Stream stream) = 0;

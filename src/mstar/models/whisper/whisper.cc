@@ -105,8 +105,7 @@ class WhisperPlan final : public Plan {
     const auto history = view.kept.at(walks_.history).front().as<std::int32_t>();
     history_.assign(history.begin(), history.end());
     const std::int32_t content = view.kept.at(refs_.window).front().as<std::int32_t>()[kWindowContentFrames];
-    const bool spent = sampling.max_tokens >= 0 && view.num_tokens >= sampling.max_tokens;
-    if (spent) {
+    if (sampling.max_tokens >= 0 && view.num_tokens >= sampling.max_tokens) {
       const auto end = view.loop_ends.find("decode");
       const bool stopped = end != view.loop_ends.end() && end->second == LoopEnd::stop && seek_ >= content;
       return Done{stopped ? Finish::stop : Finish::length};

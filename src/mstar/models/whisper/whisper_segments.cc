@@ -9,14 +9,6 @@
 namespace mstar::models {
 namespace {
 
-constexpr std::string_view kBlanks = " \t\n\r\f\v";
-
-std::string_view stripped(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  return begin == std::string_view::npos ? std::string_view()
-                                         : text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
-
 class SegmentStage final : public decl::HostStage {
  public:
   SegmentStage(std::shared_ptr<const WhisperConfig> config, const decl::RequestParams& params)
@@ -57,7 +49,7 @@ class SegmentStage final : public decl::HostStage {
     // Text is what stands before the first end: with ignore_eos more may follow.
     out.tokens.erase(std::find(out.tokens.begin(), out.tokens.end(), config_->tokens.eot), out.tokens.end());
     out.avg_logprob = score / static_cast<double>(out.tokens.size() + 1);
-    out.compression_ratio = compression_ratio(stripped(text_of(out.tokens)));
+    out.compression_ratio = compression_ratio(without_blanks(text_of(out.tokens)));
     out.temperature = options_.temperatures[std::min(attempts_.size(), options_.temperatures.size() - 1)];
     return out;
   }
@@ -94,7 +86,7 @@ class SegmentStage final : public decl::HostStage {
             std::vector<HostValue>& segments) {
     for (const Segment& segment : split.segments) {
       const std::string text = text_of(segment.tokens);
-      if (segment.start_s == segment.end_s || stripped(text).empty()) continue;
+      if (segment.start_s == segment.end_s || without_blanks(text).empty()) continue;
       const nlohmann::json json = {{"id", num_segments_++},
                                    {"seek", seek},
                                    {"start", segment.start_s},

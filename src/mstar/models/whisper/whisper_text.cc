@@ -16,14 +16,14 @@ Result<std::int32_t> special(const Tokenizer& tokenizer, std::initializer_list<s
   return bad_model("tokenizer.json has no token " + std::string(*names.begin()) + "; it is not a Whisper tokenizer");
 }
 
+}  // namespace
+
 std::string_view without_blanks(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\n\r\f\v";
   const std::size_t begin = text.find_first_not_of(kBlanks);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
 }
-
-}  // namespace
 
 Result<WhisperTokens> WhisperTokens::from(const Tokenizer& tokenizer, std::int32_t vocab) {
   WhisperTokens out;

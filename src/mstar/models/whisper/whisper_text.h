@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mstar/base/result.h"
@@ -52,6 +53,9 @@ struct DecodingState {
 // `ranges` is storage for the row's span and must outlive it.
 void apply_decoding_rules(const DecodingState& state, const WhisperTokens& tokens, std::vector<TokenRange>& ranges,
                           SampleRow& row);
+
+// The text without ASCII blanks at both ends; a part of it.
+std::string_view without_blanks(std::string_view text);
 
 // Tokens of a text that the first window is to be read as continuing: " " and the text without blanks around it, of
 // which only the last kMaxHistoryTokens count. Reads no more of the text than those can come from.
