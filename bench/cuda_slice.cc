@@ -135,6 +135,8 @@ int run(int num_tokens, std::string_view part, bool timed, bool small) {
 // no large cases either, as beside compute-sanitizer.
 int main(int argc, char** argv) {
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // see cuda_slice_group.cc
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
+           0);  // streams of ranks that share a GPU must not queue behind each other
   const int num_tokens = argc > 1 ? std::atoi(argv[1]) : 300;
   const std::string_view extent = argc > 3 ? argv[3] : "";
   const bool small = extent == "small", timed = !small && extent != "checks";

@@ -54,6 +54,8 @@ class Stream {
     } else if (threadIdx.x == 0) {
       init_barrier(start_ + Layout::kSumBarrierAt, 1);
       init_barrier(start_ + Layout::kFactorBarrierAt, kWarp);
+      init_barrier(start_ + Layout::kPartBarriersAt, Layout::kGroupThreads);
+      init_barrier(start_ + Layout::kPartBarriersAt + 8, Layout::kGroupThreads);
       arrive_and_expect(start_ + Layout::kSumBarrierAt, Layout::kTokens * Layout::kOutputs * 4);
     }
     publish_barriers();
@@ -71,8 +73,9 @@ class Stream {
     TokenRing tokens = token_ring();
     weights.skip(group);
     tokens.skip(group);
+    unsigned parity = 0;  // of this tile, as barriers count them
 #pragma unroll 1
-    for (int tile = unit_; tile < p_.num_tiles; tile += num_units_) {
+    for (int tile = unit_; tile < p_.num_tiles; tile += num_units_, parity ^= 1) {
       Sums sums = {};
       unsigned free_weight = 0, free_tokens = 0;  // of the group's stage before
       const int count = (num_stages_ - group + Shape::kGroups - 1) / Shape::kGroups;
@@ -103,7 +106,7 @@ class Stream {
       weights.skip(num_stages_ + group - past);
       tokens.skip(num_stages_ + group - past);
       const bool is_first = tile == unit_, is_last = tile + num_units_ >= p_.num_tiles;
-      if (!finish_.give_to_first(group, is_first, is_last, sums)) continue;
+      if (!finish_.give_to_first(group, is_first, is_last, parity, sums)) continue;
       finish_.multiply_by_factors(is_first, sums);
       finish_.finish(tile, sums);
     }

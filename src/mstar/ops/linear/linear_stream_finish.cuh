@@ -25,6 +25,7 @@ class StreamFinish {
         weighted_gains_(kLayerNorms ? problem.factors.weighted_gains : nullptr),
         sum_barrier_(start + Layout::kSumBarrierAt),
         factor_barrier_(start + Layout::kFactorBarrierAt),
+        part_barriers_(start + Layout::kPartBarriersAt),
         factors_(reinterpret_cast<float*>(shared + (start + Layout::kFactorsAt - address_in_shared(shared)))),
         shifts_(factors_ + Layout::kTokens),
         part_(reinterpret_cast<float4*>(shared + (start + Layout::kPartAt - address_in_shared(shared)))),
@@ -75,22 +76,33 @@ class StreamFinish {
     }
   }
 
-  // Adds the second group's sums to the first's, in this order. Whether this is the first group.
-  __device__ bool give_to_first(int group, bool is_first_tile, bool is_last_tile, Sums& sums) const {
+  // Adds the second group's sums to the first's, in this order. Whether this is the first group. `parity`: of the
+  // tile's number among the block's. One tile takes a named barrier, which is sooner; several take two of the others,
+  // since racecheck does not follow named ones that a side only arrives at from tile to tile.
+  __device__ bool give_to_first(int group, bool is_first_tile, bool is_last_tile, unsigned parity, Sums& sums) const {
     if constexpr (Shape::kGroups == 1) return true;
     const int thread = static_cast<int>(threadIdx.x) % Layout::kGroupThreads;
+    const bool is_only_tile = is_first_tile && is_last_tile;
     if (group == 1) {
-      if (!is_first_tile) asm volatile("bar.sync 3, %0;" ::"n"(Layout::kConsumers) : "memory");  // read last time
+      if (!is_first_tile) wait_for_phase(part_barriers_ + 8, parity ^ 1);  // read last time
 #pragma unroll
       for (int f = 0; f < kFragments; ++f)
 #pragma unroll
         for (int j = 0; j < kTokenTiles; ++j)
           part_[(f * kTokenTiles + j) * Layout::kGroupThreads + thread] =
               make_float4(sums[f][j][0], sums[f][j][1], sums[f][j][2], sums[f][j][3]);
-      asm volatile("bar.arrive 2, %0;" ::"n"(Layout::kConsumers) : "memory");
+      if (is_only_tile) {
+        asm volatile("bar.arrive 2, %0;" ::"n"(Layout::kConsumers) : "memory");
+      } else {
+        arrive(part_barriers_);
+      }
       return false;
     }
-    asm volatile("bar.sync 2, %0;" ::"n"(Layout::kConsumers) : "memory");
+    if (is_only_tile) {
+      asm volatile("bar.sync 2, %0;" ::"n"(Layout::kConsumers) : "memory");
+    } else {
+      wait_for_phase(part_barriers_, parity);
+    }
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
@@ -101,7 +113,7 @@ class StreamFinish {
         sums[f][j][2] = __fadd_rn(sums[f][j][2], other.z);
         sums[f][j][3] = __fadd_rn(sums[f][j][3], other.w);
       }
-    if (!is_last_tile) asm volatile("bar.arrive 3, %0;" ::"n"(Layout::kConsumers) : "memory");
+    if (!is_last_tile) arrive(part_barriers_ + 8);
     return true;
   }
 
@@ -361,6 +373,7 @@ class StreamFinish {
   const LeftNorm left_;
   const float* const weighted_gains_;
   const unsigned sum_barrier_, factor_barrier_;  // the latter of the lanes that make factors
+  const unsigned part_barriers_;                 // see give_to_first()
   float* const factors_;                         // [kTokens]
   float* const shifts_;                          // [kTokens]: what a weighted gain is multiplied by and added
   float4* const part_;

@@ -63,7 +63,8 @@ struct StreamLayout {
   static constexpr int kBarriersAt = kTokensAt + Shape::kTokens * Shape::kDepth * kTokenBytes;
   static constexpr int kSumBarrierAt = kBarriersAt + (Shape::kWeights + Shape::kTokens) * 16;
   static constexpr int kFactorBarrierAt = kSumBarrierAt + 8;
-  static constexpr int kFactorsAt = kSumBarrierAt + 16;  // [kTokens] factors, [kTokens] shifts
+  static constexpr int kPartBarriersAt = kFactorBarrierAt + 8;  // the second group's part is there; it has been read
+  static constexpr int kFactorsAt = kPartBarriersAt + 16;       // [kTokens] factors, [kTokens] shifts
   static constexpr int kPartAt = kFactorsAt + (Shape::kPassesLayerNorms ? 2 : 1) * kTokens *
                                                   4;  // of the second group: its registers, thread by thread
   static constexpr int kSumsAt = kPartAt + (Shape::kGroups - 1) * kOutputs * kTokens * 4;
