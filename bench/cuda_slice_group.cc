@@ -25,6 +25,9 @@ class Memory {
   }
   std::vector<std::byte> get(Stream stream) const {
     std::vector<std::byte> out(bytes_);
+    // A copy to memory that is not pinned would wait for the stream inside of CUDA, where it keeps others of the same
+    // GPU from theirs.
+    device_.synchronize(stream);
     device_.copy_to_host(out.data(), data_, bytes_, stream);
     device_.synchronize(stream);
     return out;
@@ -308,7 +311,8 @@ void check_size(Report& report, int size) {
 }  // namespace
 
 void check_group(Report& report, Device&) {
-  for (const int size : {2, 4}) check_size(report, size);
+  check_size(report, 2);
+  if (num_cuda_devices() == 1 || num_cuda_devices() >= 4) check_size(report, 4);
 }
 
 void time_group(Report& report, Device&) {
