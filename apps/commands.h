@@ -53,6 +53,7 @@ struct TranscribeFlags {
   std::string prompt;
   std::vector<std::string> param_texts;  // NAME=VALUE
   Params params;                         // of param_texts
+  bool word_timestamps = false;
   bool force = false;
   bool quiet = false;
 };

@@ -1,5 +1,6 @@
 #include "transcript_text.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "mstar/text/utf8.h"
@@ -15,7 +16,9 @@ std::string with_members(const std::string& text, const std::string& members) {
 }
 
 std::string json_text(const Transcript& transcript, bool partial) {
-  std::string out = write_verbose_json(transcript);
+  const bool has_words = std::any_of(transcript.segments.begin(), transcript.segments.end(),
+                                     [](const TranscriptSegment& each) { return !each.words.empty(); });
+  std::string out = write_verbose_json(transcript, {.segment_words = has_words});
   return partial ? with_members(out, "\"partial\":true") : out;
 }
 

@@ -15,3 +15,7 @@ record() {  # WEIGHTS FILE [options]
 record whisper-base base_librivox.json
 record whisper-tiny.en tiny.en_librivox.json
 record whisper-tiny.en tiny.en_librivox_int8.json --compute-type int8 --shakes 16
+for model in base tiny.en; do
+  "$python" tools/golden/whisper_words.py --weights "$cache/weights/whisper-$model" --testdata /usr/share/pocketsphinx/test/data \
+    --out "tests/golden/whisper/${model}_words.json"
+done

@@ -124,7 +124,10 @@ Result<VerboseOptions> read_granularities(const Params& fields, TranscriptFormat
   constexpr std::string_view kField = "timestamp_granularities";
   VerboseOptions options;
   MSTAR_TRY_ASSIGN(const std::vector<std::string> wanted, fields.get_strings(kField));
-  if (wanted.empty()) return options;
+  if (wanted.empty()) {
+    MSTAR_TRY_ASSIGN(options.words, fields.get_bool("word_timestamps", false));
+    return options;
+  }
   if (format != TranscriptFormat::verbose_json)
     return bad_field(kField, "timestamp_granularities needs response_format verbose_json");
   options.segments = false;

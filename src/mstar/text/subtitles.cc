@@ -55,7 +55,16 @@ void set_figure(Json& json, const char* name, const std::optional<double>& figur
   if (figure) json[name] = *figure;
 }
 
-Json segment_json(const TranscriptSegment& segment, std::size_t id) {
+Json word_json(const TranscriptWord& word, std::string_view text) {
+  Json json;
+  json["word"] = text;
+  json["start"] = rounded(word.start_s);
+  json["end"] = rounded(word.end_s);
+  set_figure(json, "probability", word.probability);
+  return json;
+}
+
+Json segment_json(const TranscriptSegment& segment, std::size_t id, bool with_words) {
   Json json;
   json["id"] = id;
   json["seek"] = segment.seek_frames;
@@ -67,15 +76,9 @@ Json segment_json(const TranscriptSegment& segment, std::size_t id) {
   set_figure(json, "avg_logprob", segment.avg_logprob);
   set_figure(json, "compression_ratio", segment.compression_ratio);
   set_figure(json, "no_speech_prob", segment.no_speech_prob);
-  return json;
-}
-
-Json word_json(const TranscriptWord& word) {
-  Json json;
-  json["word"] = strip_spaces(word.text);
-  json["start"] = rounded(word.start_s);
-  json["end"] = rounded(word.end_s);
-  set_figure(json, "probability", word.probability);
+  if (!with_words) return json;
+  json["words"] = Json::array();
+  for (const TranscriptWord& word : segment.words) json["words"].push_back(word_json(word, word.text));
   return json;
 }
 
@@ -150,13 +153,14 @@ std::string write_verbose_json(const Transcript& transcript, VerboseJsonOptions 
   if (options.words) {
     json["words"] = Json::array();
     for (const TranscriptSegment& segment : transcript.segments) {
-      for (const TranscriptWord& word : segment.words) json["words"].push_back(word_json(word));
+      for (const TranscriptWord& word : segment.words)
+        json["words"].push_back(word_json(word, strip_spaces(word.text)));
     }
   }
   if (options.segments) {
     json["segments"] = Json::array();
     for (std::size_t i = 0; i < transcript.segments.size(); ++i) {
-      json["segments"].push_back(segment_json(transcript.segments[i], i));
+      json["segments"].push_back(segment_json(transcript.segments[i], i, options.segment_words));
     }
   }
   return dump(json);

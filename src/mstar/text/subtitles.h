@@ -37,7 +37,8 @@ std::string write_json(const Transcript& transcript);
 
 struct VerboseJsonOptions {
   bool segments = true;
-  bool words = false;  // one flat list, as `timestamp_granularities=word`
+  bool words = false;          // one flat list, as `timestamp_granularities=word`
+  bool segment_words = false;  // each segment's words in it, as openai-whisper writes them: not stripped
 };
 // The OpenAI API's verbose_json: task, language, duration, text, words (stripped), segments (id, seek, start, end,
 // text, tokens and the figures that are set). Seconds are rounded to milliseconds. Ill-formed UTF-8 becomes U+FFFD; a

@@ -16,12 +16,13 @@ using namespace decl;
 
 // The walks that the plan chooses from, and the ports it reads or gives.
 struct WhisperWalks {
-  WalkRef detect, listen, prompt, decode, close;
-  PortRef seek, language, next, history, attempt;
+  WalkRef detect, listen, prompt, decode, close, align;
+  PortRef seek, language, next, history, attempt, words;
 };
 
-// Next-window plan: [detect] -> listen|prompt -> decode|close -> listen ... until the recording's last clip ends.
-// Sequential decoding; a window whose text is doubtful goes back to prompt, hotter (WhisperOptions::temperatures).
+// Next-window plan: [detect] -> listen|prompt -> decode|close -> [align] -> listen ... until the recording's last clip
+// ends. Sequential decoding; a window whose text is doubtful goes back to prompt, hotter
+// (WhisperOptions::temperatures).
 class WhisperPlan final : public Plan {
  public:
   WhisperPlan(const WhisperRefs& refs, const WhisperWalks& walks, const RequestParams& params)
@@ -93,6 +94,22 @@ class WhisperPlan final : public Plan {
     return next;
   }
 
+  // The text once more, for the times of its words: what it is read as following is left out.
+  NextWalk align(const PlanView& view, std::span<const std::int32_t> words) {
+    std::vector<std::int32_t> text = window_prompt(config_.tokens, {}, language_, translate_);
+    text.push_back(config_.tokens.no_timestamps);
+    text.insert(text.end(), words.begin(), words.end());
+    text.push_back(config_.tokens.eot);
+    const std::int32_t frames = view.kept.at(refs_.window).front().as<std::int32_t>()[kWindowSegmentFrames];
+    const std::int32_t positions = std::clamp(frames / 2, 1, config_.audio_positions);
+    const std::int32_t language[1] = {language_};
+    NextWalk next{.walk = walks_.align};
+    next.inputs.push_back({refs_.text, {HostValue::i32(text)}});
+    next.inputs.push_back({refs_.frames, {HostValue::i32(std::vector<std::int32_t>(text.size(), positions))}});
+    next.inputs.push_back({walks_.language, {HostValue::i32(language)}});
+    return next;
+  }
+
   Decision after_window(const PlanView& view) {
     const auto& sampling = view.params.sampling;
     const std::int32_t again = view.kept.at(walks_.attempt).front().as<std::int32_t>()[0];
@@ -100,15 +117,19 @@ class WhisperPlan final : public Plan {
       attempt_ = static_cast<std::size_t>(again);
       return window(walks_.prompt);
     }
+    const auto words = view.kept.at(walks_.words).front().as<std::int32_t>();
+    if (view.finished != walks_.align) {
+      const auto end = view.loop_ends.find("decode");
+      stopped_ = end != view.loop_ends.end() && end->second == LoopEnd::stop;
+      if (!words.empty()) return align(view, words);
+    }
     attempt_ = 0;
     seek_ = view.kept.at(walks_.next).front().as<std::int32_t>()[0];
     const auto history = view.kept.at(walks_.history).front().as<std::int32_t>();
     history_.assign(history.begin(), history.end());
     const std::int32_t content = view.kept.at(refs_.window).front().as<std::int32_t>()[kWindowContentFrames];
     if (sampling.max_tokens >= 0 && view.num_tokens >= sampling.max_tokens) {
-      const auto end = view.loop_ends.find("decode");
-      const bool stopped = end != view.loop_ends.end() && end->second == LoopEnd::stop && seek_ >= content;
-      return Done{stopped ? Finish::stop : Finish::length};
+      return Done{stopped_ && seek_ >= content ? Finish::stop : Finish::length};
     }
     while (seek_ >= std::min(options_.clips[clip_].second, content)) {
       if (clip_ + 1 == options_.clips.size()) return Done{Finish::stop};
@@ -124,6 +145,7 @@ class WhisperPlan final : public Plan {
   std::int32_t language_ = -1;
   std::int32_t seek_ = 0;
   int prompt_tokens_ = 0;
+  bool stopped_ = false;  // the window's text ended by itself
   std::vector<std::int32_t> history_, hotwords_;
   WhisperOptions options_;
   std::size_t clip_ = 0, attempt_ = 0;
@@ -222,6 +244,11 @@ WhisperPorts declare_ports(Decl& d, const WhisperConfig& c, WhisperRefs& r, Whis
   p.about = d.port({.name = "about", .dtype = DType::utf8, .travel = {ToClient{Modality::text, "metadata"}}});
   w.next = d.port({.name = "next", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {Keep{}}});
   w.attempt = d.port({.name = "attempt", .dtype = DType::i32, .axes = {{"one", 1}}, .travel = {Keep{}}});
+  w.words = d.port({.name = "words", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {Keep{}}});
+  r.text = d.port({.name = "text", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {FromPlan{}}});
+  r.frames = d.port({.name = "frames", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {FromPlan{}}});
+  r.first_frames = d.port({.name = "first_frames", .dtype = DType::i32, .axes = {{"tokens"}}});
+  r.token_probs = d.port({.name = "token_probs", .dtype = DType::f32, .axes = {{"tokens"}}});
   w.history = d.port({.name = "history", .dtype = DType::i32, .axes = {{"tokens"}}, .travel = {Keep{}}});
   return p;
 }
@@ -229,6 +256,17 @@ WhisperPorts declare_ports(Decl& d, const WhisperConfig& c, WhisperRefs& r, Whis
 // Of the encoder each number: a padding row would cost as much as a window.
 const std::vector<int> kCapturedWindows = {1, 2, 3, 4, 5, 6, 7, kEncoderRows};
 const std::vector<int> kCapturedRows = {1, 2, 4, 8, 16, 24, 32, 48, 64};
+
+// Of texts that are aligned: a window's have some 20 to 230 tokens.
+const std::vector<int> kAlignedTokens = {32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048};
+
+decl::Capture decoder_captures() {
+  return {.rows = kCapturedRows,
+          .regions = {{.name = std::string(kTextRegion),
+                       .rows = {kCapturedRows.back()},
+                       .tokens = kAlignedTokens,
+                       .lease_before_step = true}}};
+}
 
 // On a GPU, which works beside the host, mels are made on the host where the audio is decoded: the pool has time, and a
 // window's mels are no more bytes to send than its samples.
@@ -248,7 +286,7 @@ void declare_listening(Decl& d, const WhisperRefs& r, std::shared_ptr<const MelP
 }
 
 // By the order of their declarations below: components are declared before them.
-constexpr WalkRef kListen(1), kPrompt(2), kDecode(3);
+constexpr WalkRef kDetect(0), kListen(1), kPrompt(2), kDecode(3), kAlign(5);
 
 WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_ptr<const MelPlan> plan) {
   WhisperComponents out;
@@ -280,19 +318,21 @@ WhisperComponents declare_components(Decl& d, const WhisperRefs& r, std::shared_
                                           .run_ahead = false,  // a context cannot be taken back
                                           .tensor_parallel = true,
                                           .shared_units = units});
-  // listen and prompt; decode. Steps of both are graphs, one of their mixture would not be.
-  const std::vector<decl::CombinedWalks> apart = {{"prompts", {kListen, kPrompt}}, {"answers", {kDecode}}};
+  // Texts that are aligned have steps of their own. On a GPU so have prompts and answers: steps of both are graphs, one
+  // of their mixture would not be.
+  const std::vector<decl::CombinedWalks> together = {{"text", {kDetect, kListen, kPrompt, kDecode}}},
+                                         apart = {{"prompts", {kListen, kPrompt}}, {"answers", {kDecode}}};
   out.decoder = d.component(DeviceComponent{.name = "decoder",
                                             .build = build_whisper_decoder(r),
                                             .homes = {"decoder."},
                                             .uses = {r.self_kv, r.cross_kv, r.sampler},
-                                            .capture = {.rows = on_cuda ? kCapturedRows : std::vector<int>()},
+                                            .capture = on_cuda ? decoder_captures() : decl::Capture(),
                                             .compute = compute,
                                             .max_batch_rows = on_cuda ? 64 : 32,
                                             .max_batch_tokens = on_cuda ? 2048 : 512,
                                             // On the CPU its rules are kept on the host, token by token.
                                             .run_ahead = on_cuda,
-                                            .combined = on_cuda ? apart : std::vector<decl::CombinedWalks>(),
+                                            .combined = on_cuda ? apart : together,
                                             .tensor_parallel = true,
                                             .shared_units = units});
   return out;
@@ -326,13 +366,19 @@ void declare_walks(Decl& d, const WhisperRefs& r, const WhisperPorts& ports, con
                        .accumulated = {r.token, r.score}},
                   Run{in.segment,
                       {r.window, w.language, r.first, r.first_score, r.no_speech, r.token, r.score, ports.length},
-                      {ports.segments, w.next, w.history, ports.about, w.attempt}}}});
-  MSTAR_CHECK(w.listen == kListen && w.prompt == kPrompt && w.decode == kDecode,
-              "the walks whose rows share steps are others than their components say");
+                      {ports.segments, w.next, w.history, ports.about, w.attempt, w.words}}}});
+
   w.close = d.walk("close", Run{in.segment,
                                 {r.window, w.language, r.first, r.first_score, r.no_speech, ports.length},
-                                {ports.segments, w.next, w.history, ports.about, w.attempt}});
-  d.partition({.walks = {w.detect, w.listen, w.prompt, w.decode, w.close},
+                                {ports.segments, w.next, w.history, ports.about, w.attempt, w.words}});
+  w.align = d.walk("align", Sequential{{Run{in.decoder, {r.text, r.frames}, {r.first_frames, r.token_probs}},
+                                        Run{in.segment,
+                                            {r.window, w.language, r.first_frames, r.token_probs, ports.length},
+                                            {ports.segments, w.next, w.history, ports.about, w.attempt, w.words}}}});
+  MSTAR_CHECK(
+      w.detect == kDetect && w.listen == kListen && w.prompt == kPrompt && w.decode == kDecode && w.align == kAlign,
+      "the walks whose rows share steps are others than their components say");
+  d.partition({.walks = {w.detect, w.listen, w.prompt, w.decode, w.close, w.align},
                .plan = [r, w](const RequestParams& p) { return std::make_unique<WhisperPlan>(r, w, p); }});
 }
 

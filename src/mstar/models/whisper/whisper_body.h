@@ -1,6 +1,8 @@
 // Whisper's device components: mel features, encoder, the writing of its cross keys and values, decoder.
 #pragma once
 
+#include <string_view>
+
 #include "mstar/decl/decl.h"
 #include "mstar/models/whisper/whisper_config.h"
 
@@ -9,7 +11,7 @@ namespace mstar::models {
 // Ports and resources that the bodies read by reference; filled by declare_whisper.
 struct WhisperRefs {
   decl::PortRef pcm, window, mel_max, mel, states, context, prompt, token, first, score, first_score, no_speech,
-      language_probs;
+      language_probs, text, frames, first_frames, token_probs;
   decl::ResourceRef self_kv, cross_kv, sampler;
   std::shared_ptr<const WhisperConfig> config;  // owners: the declaration's closures and the bodies
 };
@@ -26,8 +28,14 @@ decl::BuildBody build_whisper_encoder(const WhisperRefs& refs);
 // states -> the request's slot of cross_kv; context [1] i32 tells that it is written.
 decl::BuildBody build_whisper_cross(const WhisperRefs& refs);
 // prompt [n] i32 -> first [1], first_score [1], no_speech [1] (or language_probs [languages] in walk `detect`);
-// token [1] i32 -> token [1], score [1].
+// token [1] i32 -> token [1], score [1];
+// text [n] i32, frames [n] i32 (the window's positions, at each token) -> first_frames [n - start - 1] i32, token_probs
+// [n - start - 1] f32 in walk `align`: of each of its words' tokens and the end, where in the window it begins and how
+// likely it was.
 decl::BuildBody build_whisper_decoder(const WhisperRefs& refs);
+
+// The decoder's captured part of steps that align texts.
+inline constexpr std::string_view kTextRegion = "text";
 
 // Flag of walks that draw tokens: their temperature in millionths.
 inline constexpr const char* kTemperatureFlag = "temperature_micros";

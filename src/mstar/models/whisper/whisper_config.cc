@@ -1,5 +1,6 @@
 #include "mstar/models/whisper/whisper_config.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -25,6 +26,33 @@ int count_layers(const weights::Checkpoint& checkpoint, const std::string& befor
   int layers = 0;
   while (checkpoint.find(before + std::to_string(layers) + after)) ++layers;
   return layers;
+}
+
+// Pairs of layer and head; where no file names any, all heads of the last half of the layers, as in openai-whisper.
+Result<std::vector<std::vector<int>>> alignment_heads_of(const json& config, const json& generation, int layers,
+                                                         int heads) {
+  constexpr const char* kKey = "alignment_heads";
+  std::vector<std::vector<int>> out(static_cast<std::size_t>(layers));
+  for (const json* each : {&config, &generation}) {
+    const auto found = each->find(kKey);
+    if (found == each->end() || !found->is_array() || found->empty()) continue;
+    for (const json& pair : *found) {
+      const bool is_pair =
+          pair.is_array() && pair.size() == 2 && pair[0].is_number_integer() && pair[1].is_number_integer();
+      const auto layer = is_pair ? pair[0].get<std::int64_t>() : -1, head = is_pair ? pair[1].get<std::int64_t>() : -1;
+      if (layer < 0 || layer >= layers || head < 0 || head >= heads)
+        return bad_model("alignment_heads has " + pair.dump() + ", which is no layer and head of this model's " +
+                         std::to_string(layers) + " decoder layers with " + std::to_string(heads) + " heads each");
+      auto& of_layer = out[static_cast<std::size_t>(layer)];
+      if (std::find(of_layer.begin(), of_layer.end(), head) == of_layer.end())
+        of_layer.push_back(static_cast<int>(head));
+    }
+    for (auto& of_layer : out) std::sort(of_layer.begin(), of_layer.end());
+    return out;
+  }
+  for (int layer = layers / 2; layer < layers; ++layer)
+    for (int head = 0; head < heads; ++head) out[static_cast<std::size_t>(layer)].push_back(head);
+  return out;
 }
 
 struct Names {
@@ -108,6 +136,7 @@ Result<WhisperConfig> WhisperConfig::read(const ModelSource& source) {
   if (out.heads <= 0 || out.dim % out.heads || out.head_dim() % 16)
     return bad_model("a width of " + std::to_string(out.dim) + " with " + std::to_string(out.heads) +
                      " heads is not supported");
+  MSTAR_TRY_ASSIGN(out.alignment_heads, alignment_heads_of(config, generation, out.decoder_layers, out.heads));
   out.backend = source.backend;
   MSTAR_TRY_ASSIGN(out.storage, matrices_of(source, *checkpoint.find(names.encoder_layer + "0" + names.ffn)));
   MSTAR_TRY_ASSIGN(out.batch_invariant, source.options.get_bool("batch_invariant", false));

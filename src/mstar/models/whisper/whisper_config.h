@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "mstar/models/model.h"
 #include "mstar/models/whisper/whisper_text.h"
@@ -23,9 +24,16 @@ struct WhisperConfig {
   DType storage = DType::f16;    // of matrices
   bool batch_invariant = false;  // option: a transcript's bits do not depend on what else runs
   Backend backend = Backend::cpu;
+  // Of each decoder layer, the heads whose cross attention tells when a token is said.
+  std::vector<std::vector<int>> alignment_heads;
   WhisperTokens tokens;
   std::shared_ptr<const Tokenizer> tokenizer;  // owners: the declaration's closures
   int head_dim() const { return dim / heads; }
+  int num_alignment_heads() const {
+    int out = 0;
+    for (const auto& of_layer : alignment_heads) out += static_cast<int>(of_layer.size());
+    return out;
+  }
   int window_frames() const { return 2 * audio_positions; }
   bool on_cuda() const { return backend == Backend::cuda; }
   // Biases of projections of many rows are added by what reads the projection, heads of 64 on tensor cores. Those of

@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "mstar/engine/component_body.h"
+#include "mstar/models/whisper/whisper_alignment.h"
 #include "mstar/models/whisper/whisper_blocks.h"
 #include "mstar/models/whisper/whisper_body.h"
 #include "mstar/models/whisper/whisper_draws.h"
@@ -10,6 +11,7 @@
 #include "mstar/nn/vocabulary.h"
 #include "mstar/ops/attention/attention.h"
 #include "mstar/ops/sample/sample.h"
+#include "mstar/ops/score_tokens/score_tokens.h"
 #include "mstar/resource/cross_kv.h"
 #include "mstar/resource/paged_kv.h"
 #include "mstar/resource/sampler_rows.h"
@@ -34,8 +36,10 @@ class Decoder final : public engine::ComponentBody {
     MSTAR_TRY_ASSIGN(out->part_, Part::of(c, context.ranks));
     MSTAR_TRY_ASSIGN(out->ids_, nn::Vocabulary::of(c.vocab, context.ranks));
     const Part& part = out->part_;
+    out->alignment_ = TextAlignment(c, part);
     out->num_threads_ = build.pool ? build.pool->num_threads() : 1;
     out->max_rows_ = build.limits.max_rows;
+    out->max_tokens_ = build.limits.max_tokens;
     for (int layer = 0; layer < c.decoder_layers; ++layer) {
       const std::string name = "decoder.layer." + std::to_string(layer);
       MSTAR_TRY_ASSIGN(Attention self, Attention::load(context, name + ".self", "qkv", 3, c, part));
@@ -60,11 +64,14 @@ class Decoder final : public engine::ComponentBody {
     return std::unique_ptr<engine::ComponentBody>(std::move(out));
   }
 
-  // Output slots: 0 tokens, 1 log-probabilities, 2 no-speech probability, 3 language probabilities.
-  // Input slots: 0 ids; 1 on a GPU, how many tokens of each row came before its draws.
+  // Output slots: 0 tokens, 1 log-probabilities, 2 no-speech probability, 3 language probabilities; of texts that are
+  // aligned 4 first frames, 5 probabilities of tokens.
+  // Input slots: 0 ids; 1 on a GPU, how many tokens of each row came before its draws; then, of texts that are aligned,
+  // the frames of the row, at each token.
   std::vector<engine::SlotSpec> input_slots() const override {
     std::vector<engine::SlotSpec> slots = {{.name = "ids", .dtype = DType::i32, .per_token = true}};
     if (draws_) slots.push_back({.name = "begins", .dtype = DType::i32});
+    slots.push_back({.name = "frames", .dtype = DType::i32, .per_token = true});
     return slots;
   }
   std::vector<engine::SlotSpec> output_slots() const override {
@@ -74,10 +81,13 @@ class Decoder final : public engine::ComponentBody {
             {.name = "language_probs",
              .dtype = DType::f32,
              .max_items = max_rows_ * std::max(1, static_cast<int>(c_.tokens.languages.size())),
-             .to_host = true}};
+             .to_host = true},
+            {.name = "first_frames", .dtype = DType::i32, .max_items = max_tokens_, .to_host = true},
+            {.name = "token_probs", .dtype = DType::f32, .max_items = max_tokens_, .to_host = true}};
   }
 
   Result<RowDemand> declare(const RowInputs& row) override {
+    if (row.value(refs_.text)) return declare_text(row);
     RowDemand demand;
     const Value* prompt = row.value(refs_.prompt);
     const Value* ids = prompt ? prompt : row.value(refs_.token);
@@ -103,6 +113,20 @@ class Decoder final : public engine::ComponentBody {
     return demand;
   }
 
+  // A text that is read once more for the times of its words.
+  Result<RowDemand> declare_text(const RowInputs& row) const {
+    const Value *const text = row.value(refs_.text), *const frames = row.value(refs_.frames);
+    const int tokens = static_cast<int>(text->host.as<std::int32_t>().size());
+    const int placed = tokens - num_start_tokens(c_.tokens) - 1;
+    if (placed < 1) return internal_error("a text to align that is none");
+    RowDemand demand = text_row();
+    demand.sources = {{0, text}, {frames_slot(), frames}};
+    demand.resources.tokens = tokens;
+    demand.resources.restart = true;
+    demand.results = {{.slot = 4, .output = 0, .items = placed}, {.slot = 5, .output = 1, .items = placed}};
+    return demand;
+  }
+
   // The steps of single tokens, and of prompts without earlier text, on a GPU.
   std::vector<engine::CaptureSpec> captures() const override {
     if (!draws_) return {};
@@ -121,6 +145,22 @@ class Decoder final : public engine::ComponentBody {
     decode.row.results = {{.slot = 0, .output = 0, .items = 1}, {.slot = 1, .output = 1, .items = 1}};
     return {decode, prompt};
   }
+  std::vector<engine::RegionSpec> regions() const override {
+    engine::CaptureSpec text;
+    text.packed = true;
+    text.few_rows = kEncoderRows;
+    text.few_rows_tokens = 1024;
+    text.row = text_row();
+    return {{.name = std::string(kTextRegion), .kinds = {text}}};
+  }
+  // What the alignment of texts leaves: scores, first frames, probabilities.
+  std::vector<engine::SlotSpec> borders() const override {
+    return {
+        {.name = "scores", .dtype = DType::f32, .item_dims = {alignment_.columns()}, .per_token = true},
+        {.name = "first_frames", .dtype = DType::i32, .per_token = true},
+        {.name = "token_probs", .dtype = DType::f32, .per_token = true},
+    };
+  }
   DType activations() const override { return c_.activations(); }
 
   std::size_t workspace_bytes(int rows, int tokens) const override {
@@ -129,7 +169,9 @@ class Decoder final : public engine::ComponentBody {
                         floats(static_cast<std::int64_t>(tokens) * 3 * part_.width()) +
                         floats(static_cast<std::int64_t>(tokens) * part_.num_units()) + ids_.workspace_bytes(2 * rows) +
                         2 * floats(2 * rows * dim) + floats(static_cast<std::int64_t>(2 * rows) * logits_stride()) +
-                        sample_workspace_bytes(c_.vocab, num_threads_) + (1 << 20);
+                        sample_workspace_bytes(c_.vocab, num_threads_) + (1 << 20) +
+                        floats(static_cast<std::int64_t>(tokens) * alignment_.columns()) +
+                        alignment_.workspace_bytes(tokens);
     bytes += std::max({attention_paged_workspace_bytes(c_.head_dim(), num_threads_),
                        attention_slots_workspace_bytes(c_.head_dim(), num_threads_),
                        embedding_.workspace_bytes(2 * rows, num_threads_),
@@ -139,51 +181,12 @@ class Decoder final : public engine::ComponentBody {
   }
 
   Status forward(Forward& step, int) override {
+    if (step.demand(0).shape_key == kText) return align(step);
     OpContext& ops = step.ops();
     const auto mark = ops.arena.mark();
-    auto& self_kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.self_kv));
-    auto& cross_kv = static_cast<resource::CrossKvPool&>(step.resource(refs_.cross_kv));
-    const int slot = step.plan_slot();
-    const std::int64_t tokens = step.token_offsets().back();
-    const RaggedView rows = self_kv.ragged(slot);
-    nn::Residual x(ops, ops.temporary(DType::f32, {tokens, c_.dim}));
-    TensorView mixed = ops.temporary(ops.activations, {tokens, part_.width()});
-    TensorView heard = ops.temporary(ops.activations, {tokens, part_.width()});
-    TensorView qkv = ops.temporary(ops.activations, {tokens, 3 * part_.width()});
-    TensorView hidden = ops.temporary(ops.activations, {tokens, part_.num_units()});
-    const TensorView positions(const_cast<std::int32_t*>(self_kv.positions(slot)), DType::i32, {tokens},
-                               ops.device.id());
-    MSTAR_TRY(ids_.embed(ops, {.ids = step.input(0),
-                               .tied = &embedding_.weight(),
-                               .positions = positions,
-                               .position_table = positions_.view(),
-                               .out = x.x()}));
-    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-      const Layer& l = layers_[layer];
-      MSTAR_TRY(x.norm(ops, l.self.norm));
-      MSTAR_TRY(l.self.in.run(ops, x.normed(), qkv));
-      const PagedKvView kv = self_kv.view(static_cast<int>(layer), slot);
-      MSTAR_TRY(attention_paged(ops, {.q = heads_of(qkv, 0, part_),
-                                      .rows = rows,
-                                      .kv = kv,
-                                      .scale = scale_of(c_),
-                                      .out = as_heads(mixed, part_),
-                                      .new_keys = heads_of(qkv, 1, part_),
-                                      .new_values = heads_of(qkv, 2, part_)}));
-      MSTAR_TRY(x.add(ops, l.self.out, mixed, {.product = &l.cross.in, .layer_norm = &l.cross.norm}));
-      MSTAR_TRY(x.norm(ops, l.cross.norm));
-      MSTAR_TRY(l.cross.in.run(ops, x.normed(), mixed));
-      MSTAR_TRY(attention_slots(ops, {.q = as_heads(mixed, part_),
-                                      .rows = rows,
-                                      .kv = cross_kv.view(static_cast<int>(layer), slot),
-                                      .scale = scale_of(c_),
-                                      .out = as_heads(heard, part_)}));
-      MSTAR_TRY(x.add(ops, l.cross.out, heard, {.product = &l.ffn.up, .layer_norm = &l.ffn.norm}));
-      MSTAR_TRY(x.norm(ops, l.ffn.norm));
-      MSTAR_TRY(l.ffn.expand(ops, x.normed(), hidden));
-      MSTAR_TRY(x.add(ops, l.ffn.down, hidden, reader_behind(layer)));
-    }
-    MSTAR_TRY(draws_ ? draw_on_device(step, x, positions) : heads(step, x.x()));
+    nn::Residual x(ops, ops.temporary(DType::f32, {step.token_offsets().back(), c_.dim}));
+    MSTAR_TRY(run_layers(step, x, nullptr));
+    MSTAR_TRY(draws_ ? draw_on_device(step, x, positions_of(step)) : heads(step, x.x()));
     ops.arena.rewind(mark);
     return ok_status();
   }
@@ -205,7 +208,63 @@ class Decoder final : public engine::ComponentBody {
   };
   explicit Decoder(const WhisperRefs& refs) : refs_(refs), c_(*refs.config), host_draws_(refs) {}
 
-  nn::Residual::Reader reader_behind(std::size_t layer) const {
+  // From the step's ids to the residual stream behind the last layer. With `alignment` on the way also what its heads
+  // listen to, and the stream is for nobody's norm.
+  Status run_layers(Forward& step, nn::Residual& x, TextAlignment::Step* alignment) {
+    OpContext& ops = step.ops();
+    auto& self_kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.self_kv));
+    auto& cross_kv = static_cast<resource::CrossKvPool&>(step.resource(refs_.cross_kv));
+    const int slot = step.plan_slot();
+    const std::int64_t tokens = step.token_offsets().back();
+    const RaggedView rows = self_kv.ragged(slot);
+    TensorView mixed = ops.temporary(ops.activations, {tokens, part_.width()});
+    TensorView heard = ops.temporary(ops.activations, {tokens, part_.width()});
+    TensorView qkv = ops.temporary(ops.activations, {tokens, 3 * part_.width()});
+    TensorView hidden = ops.temporary(ops.activations, {tokens, part_.num_units()});
+    MSTAR_TRY(ids_.embed(ops, {.ids = step.input(0),
+                               .tied = &embedding_.weight(),
+                               .positions = positions_of(step),
+                               .position_table = positions_.view(),
+                               .out = x.x()}));
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+      const Layer& l = layers_[layer];
+      MSTAR_TRY(x.norm(ops, l.self.norm));
+      MSTAR_TRY(l.self.in.run(ops, x.normed(), qkv));
+      const PagedKvView kv = self_kv.view(static_cast<int>(layer), slot);
+      MSTAR_TRY(attention_paged(ops, {.q = heads_of(qkv, 0, part_),
+                                      .rows = rows,
+                                      .kv = kv,
+                                      .scale = scale_of(c_),
+                                      .out = as_heads(mixed, part_),
+                                      .new_keys = heads_of(qkv, 1, part_),
+                                      .new_values = heads_of(qkv, 2, part_)}));
+      MSTAR_TRY(x.add(ops, l.self.out, mixed, {.product = &l.cross.in, .layer_norm = &l.cross.norm}));
+      MSTAR_TRY(x.norm(ops, l.cross.norm));
+      MSTAR_TRY(l.cross.in.run(ops, x.normed(), mixed));
+      const SlotKvView heard_kv = cross_kv.view(static_cast<int>(layer), slot);
+      if (alignment)
+        MSTAR_TRY(alignment_.listen(ops, static_cast<int>(layer), as_heads(mixed, part_), heard_kv, *alignment));
+      MSTAR_TRY(attention_slots(ops, {.q = as_heads(mixed, part_),
+                                      .rows = rows,
+                                      .kv = heard_kv,
+                                      .scale = scale_of(c_),
+                                      .out = as_heads(heard, part_)}));
+      MSTAR_TRY(x.add(ops, l.cross.out, heard, {.product = &l.ffn.up, .layer_norm = &l.ffn.norm}));
+      MSTAR_TRY(x.norm(ops, l.ffn.norm));
+      MSTAR_TRY(l.ffn.expand(ops, x.normed(), hidden));
+      MSTAR_TRY(x.add(ops, l.ffn.down, hidden, reader_behind(layer, alignment != nullptr)));
+    }
+    return ok_status();
+  }
+
+  TensorView positions_of(Forward& step) const {
+    auto& self_kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.self_kv));
+    return TensorView(const_cast<std::int32_t*>(self_kv.positions(step.plan_slot())), DType::i32,
+                      {step.token_offsets().back()}, step.ops().device.id());
+  }
+
+  nn::Residual::Reader reader_behind(std::size_t layer, bool for_nobody) const {
+    if (for_nobody && layer + 1 == layers_.size()) return {};
     if (layer + 1 == layers_.size()) return {.product = &embedding_, .logits = true, .layer_norm = &norm_};
     return {.product = &layers_[layer + 1].self.in, .layer_norm = &layers_[layer + 1].self.norm};
   }
@@ -249,6 +308,70 @@ class Decoder final : public engine::ComponentBody {
     TensorView logits = ops.temporary(DType::f32, {static_cast<std::int64_t>(picked.size()), c_.vocab});
     MSTAR_TRY(ids_.run_head(ops, embedding_, chosen, logits));
     return host_draws_.draw(step, logits, last_row, sot_row);
+  }
+
+  // ---- the alignment of texts
+
+  // RowDemand::shape_key of a text. Its steps are of such rows alone (DeviceComponent::combined).
+  static constexpr std::uint64_t kText = 2;
+  enum Border { kScores, kFirstFrames, kTokenProbs };
+  int frames_slot() const { return draws_ ? 2 : 1; }
+  static RowDemand text_row() {
+    RowDemand out;
+    out.shape_key = kText;
+    return out;
+  }
+
+  Status align(Forward& step) {
+    OpContext& ops = step.ops();
+    MSTAR_TRY(step.run_region(0, [&] { return read_texts(step); }));
+    for (const auto& [slot, border] : {std::pair{4, kFirstFrames}, std::pair{5, kTokenProbs}}) {
+      const TensorView out = step.output(slot);
+      ops.device.copy_within(out.pointer, step.border(border).pointer, out.bytes(), ops.stream);
+    }
+    return ok_status();
+  }
+
+  // Into the borders.
+  Status read_texts(Forward& step) {
+    OpContext& ops = step.ops();
+    const auto mark = ops.arena.mark();
+    const int tokens = step.token_offsets().back();
+    auto& self_kv = static_cast<resource::PagedKvPool&>(step.resource(refs_.self_kv));
+    TextAlignment::Step texts{.rows = self_kv.ragged(step.plan_slot()),
+                              .ids = step.input(0),
+                              .frames = step.input(frames_slot()),
+                              .weights = ops.temporary(DType::f32, {tokens, alignment_.columns()}),
+                              .scores = step.border(kScores)};
+    nn::Residual x(ops, ops.temporary(DType::f32, {tokens, c_.dim}));
+    MSTAR_TRY(run_layers(step, x, &texts));
+    MSTAR_TRY(alignment_.find_frames(ops, texts, step.border(kFirstFrames)));
+    MSTAR_TRY(score_texts(ops, x.x(), texts, step.border(kTokenProbs)));
+    ops.arena.rewind(mark);
+    return ok_status();
+  }
+
+  // As many logits at a time as other steps have.
+  Status score_texts(OpContext& ops, TensorView x, const TextAlignment::Step& texts, TensorView out) {
+    const std::int64_t most = 2 * max_rows_;
+    const TensorView all_normed = ops.temporary(ops.activations, {most, c_.dim});
+    const TensorView all_logits = ops.temporary(DType::f32, {most, logits_stride()});
+    for (std::int64_t begin = 0; begin < x.dim(0); begin += most) {
+      const std::int64_t count = std::min(most, x.dim(0) - begin);
+      const TensorView normed = all_normed.slice(0, count);
+      TensorView logits = all_logits.slice(0, count);
+      logits.shape[1] = c_.vocab;
+      MSTAR_TRY(norm_.run(ops, x.slice(begin, begin + count), normed));
+      MSTAR_TRY(ids_.run_head(ops, embedding_, normed, logits));
+      MSTAR_TRY(score_tokens(ops, {.logits = logits,
+                                   .first_token = begin,
+                                   .ids = texts.ids,
+                                   .rows = texts.rows,
+                                   .lead = num_start_tokens(c_.tokens),
+                                   .num_ids = c_.tokens.eot,
+                                   .out = out}));
+    }
+    return ok_status();
   }
 
   // ---- on a GPU
@@ -375,11 +498,13 @@ class Decoder final : public engine::ComponentBody {
   nn::Vocabulary ids_;
   int num_threads_ = 1;
   int max_rows_ = 1;
+  int max_tokens_ = 1;
   std::vector<Layer> layers_;
   nn::LayerNorm norm_;
   Tensor positions_;
   nn::Linear embedding_;
   HostDraws host_draws_;
+  TextAlignment alignment_;
   std::optional<DeviceDraws> draws_;  // on a GPU
   // What captured rows are recorded with.
   Value any_token_ = HostValue::i32(std::vector<std::int32_t>(1));

@@ -74,6 +74,24 @@ Result<std::vector<std::pair<int, int>>> clips_of(const Params& fields) {
   return out;
 }
 
+Status read_words(const Params& fields, WhisperOptions& out) {
+  MSTAR_TRY_ASSIGN(out.word_timestamps, fields.get_bool("word_timestamps", false));
+  MSTAR_TRY_ASSIGN(const auto granularities, fields.get_strings("timestamp_granularities"));
+  if (std::find(granularities.begin(), granularities.end(), "word") != granularities.end()) out.word_timestamps = true;
+  constexpr std::size_t kMostBytes = 1000;
+  for (const auto& [name, set] : {std::pair{"prepend_punctuations", &out.prepend_punctuations},
+                                  std::pair{"append_punctuations", &out.append_punctuations}}) {
+    MSTAR_TRY_ASSIGN(*set, fields.get_string(name, *set));
+    if (set->size() > kMostBytes) return bad(name, "must be no longer than 1000 bytes");
+  }
+  constexpr const char* kSilence = "hallucination_silence_threshold";
+  MSTAR_TRY_ASSIGN(out.hallucination_silence_threshold, threshold(fields, kSilence, std::nullopt));
+  if (!out.hallucination_silence_threshold) return ok_status();
+  if (*out.hallucination_silence_threshold < 0) return bad(kSilence, "must be seconds from 0 on, or none");
+  if (!out.word_timestamps) return bad(kSilence, "needs word_timestamps=true: silence is found between words");
+  return ok_status();
+}
+
 }  // namespace
 
 Result<WhisperOptions> WhisperOptions::read(const Params& fields) {
@@ -89,6 +107,7 @@ Result<WhisperOptions> WhisperOptions::read(const Params& fields) {
   MSTAR_TRY_ASSIGN(out.condition_on_previous_text, fields.get_bool("condition_on_previous_text", true));
   MSTAR_TRY_ASSIGN(out.prompt_reset_on_temperature,
                    fields.get_number("prompt_reset_on_temperature", out.prompt_reset_on_temperature));
+  MSTAR_TRY(read_words(fields, out));
   MSTAR_TRY_ASSIGN(out.hotwords, fields.get_string("hotwords", ""));
   MSTAR_TRY_ASSIGN(out.clips, clips_of(fields));
   return out;

@@ -24,7 +24,13 @@ struct WhisperOptions {
   std::optional<double> no_speech_threshold = 0.6;          // more, and unlikely text: silence
   bool condition_on_previous_text = true;
   double prompt_reset_on_temperature = 0.5;  // text that was drawn at more than this is no prompt of the next window
-  std::string hotwords;                      // stand before each window's earlier text
+  bool word_timestamps = false;              // also by `timestamp_granularities` with word
+  // What is part of the word behind it, and of the word in front.
+  std::string prepend_punctuations = "\"'\u201c\u00bf([{-";
+  std::string append_punctuations = "\"'.\u3002,\uff0c!\uff01?\uff1f:\uff1a\u201d)]}\u3001";
+  // With word times: silence of more seconds than this around unlikely words, and the words, are passed over.
+  std::optional<double> hallucination_silence_threshold;
+  std::string hotwords;  // stand before each window's earlier text
   // Parts of the recording in frames, in order; the end of the last may be open (kOpenEnd).
   static constexpr int kOpenEnd = 1 << 30;
   std::vector<std::pair<int, int>> clips = {{0, kOpenEnd}};

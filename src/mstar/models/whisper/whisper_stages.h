@@ -31,7 +31,9 @@ std::unique_ptr<decl::HostStage> make_window_stage(const std::shared_ptr<const W
 // Inputs: window, language [1] i32, first, first_score, no_speech, optionally token and score of each loop iteration,
 // length. Outputs: segments (utf8, JSON of one segment each), next [1] i32 (where the next window starts), history i32
 // (prompt tokens of the next window), about (utf8: language code, a space, duration in seconds), attempt [1] i32: which
-// of WhisperOptions::temperatures this window is to be tried at next, with no segments yet; -1 where it is done.
+// of WhisperOptions::temperatures this window is to be tried at next, with no segments yet; -1 where it is done; words
+// i32: the tokens that are to be aligned before there are segments, with word times; else none. The run after that has
+// the inputs window, language, first_frames, token_probs, length.
 std::unique_ptr<decl::HostStage> make_segment_stage(std::shared_ptr<const WhisperConfig> config,
                                                     const decl::RequestParams& params);
 

@@ -153,6 +153,7 @@ WindowSplit split_window(const WhisperTokens& tokens, std::span<const std::int32
 
   WindowSplit out;
   out.advance_frames = segment_frames;
+  out.single_ending = single_end;
   if (cuts.empty()) {
     double duration_s = segment_frames * kFrameSeconds;
     for (std::size_t i = n; i-- > 0;) {

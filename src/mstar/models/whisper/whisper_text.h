@@ -75,11 +75,15 @@ struct Segment {
 };
 struct WindowSplit {
   std::vector<Segment> segments;
-  int advance_frames = 0;  // where the next window starts, from this one's start
+  int advance_frames = 0;      // where the next window starts, from this one's start
+  bool single_ending = false;  // the last token is a time, the one before it none
 };
 // `window_tokens` without end of text; `segment_frames` is the window's content.
 WindowSplit split_window(const WhisperTokens& tokens, std::span<const std::int32_t> window_tokens, int seek_frames,
                          int segment_frames);
+
+// Tokens of the start sequence: sot, and of a multilingual model language and task.
+inline int num_start_tokens(const WhisperTokens& tokens) { return tokens.multilingual ? 3 : 1; }
 
 // Bytes of the text over bytes of its zlib compression; 0 for no text.
 double compression_ratio(std::string_view text);
