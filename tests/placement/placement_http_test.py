@@ -50,7 +50,6 @@ class BadPlacement(Case):
         self.bad([group(["decoder"], list(range(8)), tp_size=2, sp_size=4)], "has 4 query heads, which do not divide over tp_size x sp_size = 8 ranks", model=LLAMA)
         self.bad([group(["decoder"], [0, 1, 2, 3], sp_size=4)], "has 2 key heads of a delta net, which do not divide over sp_size = 4 ranks", model=HYBRID)
         self.bad([group(EARS, [0, 1], sp_size=2), group(MOUTH, [0, 1], tp_size=2)], "give that the same ranks, tp_size and sp_size")
-        self.bad([group(["decoder"], [0, 1, 2, 3], tp_size=2, sp_size=2)], "tp_size and sp_size of 'decoder' of 'm' are both above 1", model=LLAMA, isolation="process")
         self.bad([group(EARS, [1]), group(MOUTH, [0, 1], tp_size=2)], "rank 1 works in step with others for 'cross', 'decoder' of 'm'")
         self.bad([group(["decoder"], [0], walks=["decod"])], "there is no walk 'decod'; did you mean 'decode'?")
         self.bad([group(MOUTH, [0], walks=["decode"])], "no node group runs 'cross' in the walk")
