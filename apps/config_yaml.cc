@@ -28,6 +28,7 @@ void read_node_group(const YamlNode& node, YamlFaults& faults, NodeGroupConfig& 
     faults.add(node, "a node group needs 'ranks', such as [0]");
   map.integer("tp_size", 1, 64, out.tp_size);
   map.integer("sp_size", 1, 64, out.sp_size);
+  map.text("weights", out.weights);
   map.finish();
   if (!out.ranks.empty() && out.ranks.size() % static_cast<std::size_t>(out.tp_size * out.sp_size) != 0)
     faults.add(node, "the number of ranks, " + std::to_string(out.ranks.size()) +

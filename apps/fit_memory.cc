@@ -5,6 +5,7 @@
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/device/cuda/cuda_device.h"
+#include "mstar/models/checkpoint_numbers.h"
 #include "runtime.h"
 
 namespace mstar::apps {
@@ -32,8 +33,10 @@ Result<MemoryPlan> memory_of(const std::vector<const OpenedModel*>& models, cons
                              Backend backend, std::size_t budget_bytes) {
   std::vector<PlannedModel> planned;
   for (const OpenedModel* each : models) {
-    MSTAR_TRY_ASSIGN(std::string kept, each->config.options.get_string("weights", "stored"));
-    planned.push_back({each->config.name, each->decl.get(), each->checkpoint, &each->groups, std::move(kept)});
+    const auto kept = [each](const std::string& component) {
+      return models::kept_as(each->config.options, component).value_or("stored");  // the family has checked it
+    };
+    planned.push_back({each->config.name, each->decl.get(), each->checkpoint, &each->groups, kept});
   }
   MSTAR_TRY_ASSIGN(MemoryPlan plan, plan_memory(planned, limits_of(config), budget_bytes));
   if (backend == Backend::cuda)

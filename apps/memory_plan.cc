@@ -32,11 +32,6 @@ std::map<std::string, std::size_t> component_bytes(const PlannedModel& model, co
                                                    std::size_t shards) {
   std::map<std::string, std::size_t> out;
   for (const weights::WeightMapping& home : map.mappings()) {
-    std::size_t bytes = 0;
-    for (const auto& source : home.sources) {
-      const std::size_t whole = kept_bytes(source, model.weights);
-      bytes += source.shape.rank() >= 2 ? (whole + shards - 1) / shards : whole;
-    }
     // The longest prefix owns the home, as a decoder's cross attention may be a component of its own.
     std::string owner;
     std::size_t longest = 0;
@@ -47,6 +42,11 @@ std::map<std::string, std::size_t> component_bytes(const PlannedModel& model, co
           longest = prefix.size();
           owner = each.name();
         }
+    }
+    std::size_t bytes = 0;
+    for (const auto& source : home.sources) {
+      const std::size_t whole = kept_bytes(source, model.weights(owner));
+      bytes += source.shape.rank() >= 2 ? (whole + shards - 1) / shards : whole;
     }
     if (!owner.empty()) out[owner] += bytes;
   }

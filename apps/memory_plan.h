@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -38,7 +39,8 @@ struct PlannedModel {
   const decl::Decl* decl = nullptr;
   std::shared_ptr<const weights::Checkpoint> checkpoint;  // null: no weights
   const std::vector<NodeGroup>* groups = nullptr;
-  std::string weights;  // the option: "stored", "f32", ...
+  // How a component's matrices are kept: "stored", "f32", ...
+  std::function<std::string(const std::string& component)> weights;
 };
 
 // Weights by component (their homes' bytes, matrices in the dtype they are kept in), then the pools of the resources

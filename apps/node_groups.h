@@ -18,6 +18,7 @@ struct NodeGroupConfig {
   std::vector<int> ranks;
   int tp_size = 1;
   int sp_size = 1;
+  std::string weights;  // how its components' matrices are kept; empty: as the model's option says
 };
 
 // `replica_ranks` is the one source of replicas: the conductor's table, the workers' components, the warm-up, links

@@ -156,7 +156,8 @@ TEST(MemoryPlan, CountsASharedPoolOncePerRank) {
   const auto together = e.groups({});
   const auto apart = e.groups({{.components = {"encoder", "decoder"}, .ranks = {0, 1, 2}}});
   const auto plan = [&](const std::vector<NodeGroup>& groups) {
-    return *plan_memory({{"m", &e.decl, nullptr, &groups, "stored"}}, limits, 1 << 20);
+    return *plan_memory({{"m", &e.decl, nullptr, &groups, [](const std::string&) { return "stored"; }}}, limits,
+                        1 << 20);
   };
   EXPECT_EQ(plan(together).total_bytes(), pool);
   EXPECT_EQ(plan(apart).total_bytes(), 3 * pool);

@@ -6,6 +6,7 @@
 #include "mstar/base/log.h"
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/device/cuda/cuda_device.h"
+#include "mstar/models/checkpoint_numbers.h"
 #include "placement_check.h"
 #include "runtime.h"
 
@@ -25,6 +26,35 @@ Error not_found(const std::string& model) {
       "no model '" + model +
       "': it is no directory, no checkpoint file and no fetched weights (./dev weights --list names those)" +
       (known.empty() ? "" : ", nor one of the models without weights: " + known));
+}
+
+// What the node groups say of their components, as options of the model: `weights.encoder` beside `weights`.
+Status take_group_weights(const std::vector<NodeGroupConfig>& groups, Params& options) {
+  for (const NodeGroupConfig& group : groups) {
+    if (group.weights.empty()) continue;
+    for (const std::string& component : group.components) {
+      const std::string key = models::weights_option(component);
+      MSTAR_TRY_ASSIGN(const std::string before, options.get_string(key, group.weights));
+      if (before != group.weights)
+        return bad_model("the weights of '" + component + "' are to be kept as " + before + " and as " + group.weights +
+                         "; node groups of different walks share one kind");
+      options.set(key, group.weights);
+    }
+  }
+  return ok_status();
+}
+
+Status check_group_weights(const std::vector<NodeGroupConfig>& groups, const Params& options, const decl::Decl& decl) {
+  for (const NodeGroupConfig& group : groups) {
+    if (group.weights.empty()) continue;
+    MSTAR_TRY(models::kept_as(options, group.components.front()));
+    const bool has_weights = std::any_of(group.components.begin(), group.components.end(), [&](const auto& component) {
+      return !decl.at(decl.find_component(component)).device().homes.empty();
+    });
+    if (!has_weights)
+      return bad_model("'" + group.components.front() + "' has no weights to be kept as " + group.weights);
+  }
+  return ok_status();
 }
 
 }  // namespace
@@ -47,8 +77,9 @@ Result<OpenedModel> open_model(const ModelConfig& config, Backend backend) {
   OpenedModel out;
   out.config = config;
   if (out.config.name.empty()) out.config.name = default_name(config.model);
+  MSTAR_TRY(take_group_weights(config.node_groups, out.config.options));
   models::ModelSource source{
-      .name = config.model, .directory = config.model, .options = config.options, .backend = backend};
+      .name = config.model, .directory = config.model, .options = out.config.options, .backend = backend};
   if (!is_family_without_weights(config.model)) {
     std::error_code ignored;
     if (!std::filesystem::exists(source.directory, ignored)) return not_found(config.model);
@@ -69,6 +100,7 @@ Result<OpenedModel> open_model(const ModelConfig& config, Backend backend) {
   out.decl = std::make_unique<const decl::Decl>(std::move(declared));
   out.checkpoint = std::move(source.checkpoint);
   MSTAR_TRY_ASSIGN(out.groups, resolve_node_groups(*out.decl, out.config.node_groups));
+  MSTAR_TRY(check_group_weights(out.config.node_groups, out.config.options, *out.decl));
   return out;
 }
 

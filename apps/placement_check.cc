@@ -210,10 +210,6 @@ Status check_ranks_in_step(const std::vector<OpenedModel>& models, const Runtime
   const std::vector<Placed> placed = all_placed(models);
   for (const Placed& each : placed) {
     if (!each.in_step()) continue;
-    if (config.isolation == Isolation::process && each.group->mesh.tensor > 1 && each.group->mesh.sequence > 1)
-      return invalid_request("tp_size and sp_size of " + each.describe() +
-                             " are both above 1, which ranks that are processes cannot have yet; leave out "
-                             "'isolation: process'");
     if (backend == Backend::cuda) MSTAR_TRY(check_shared_devices(each, config));
     MSTAR_TRY(check_units(each));
     for (const Placed& other : placed) {

@@ -351,7 +351,7 @@ wire::WorkerSetup Runtime::setup_of(const worker::WorkerOptions& worker, std::si
     if (std::find(of.ranks.begin(), of.ranks.end(), rank) == of.ranks.end()) continue;
     for (const int each : of.ranks) out.group.push_back(worker_of(each));
     out.computes_together = of.together;
-    out.splits_sequences = of.mesh.sequence > 1;
+    out.num_row_parts = of.mesh.sequence;
     if (rank != of.ranks.front())
       for (wire::WorkerSetup::Model& each : out.models) each.in_step = each.components;
   }
@@ -380,7 +380,8 @@ Status Runtime::start_in_processes(std::vector<worker::WorkerOptions> workers) {
                                .hang_timeout = config_.hang_timeout,
                                .load_timeout = config_.load_timeout};
   for (std::size_t w = 1; w < workers.size(); ++w) options.setups.push_back(setup_of(workers[w], workers.size() - 1));
-  if (backend_ == Backend::cpu) options.make_group_memory = [](int num_ranks) { return make_shared_group(num_ranks); };
+  if (backend_ == Backend::cpu)
+    options.make_group_memory = [](MeshSize mesh) { return make_shared_groups(RankMesh::group_sizes(mesh)); };
   options.to_conductor = [this](wire::ToConductor message) { mesh_->to_conductor(std::move(message)); };
   options.to_worker = [this](WorkerId worker, wire::ToWorker message) { mesh_->to_worker(worker, std::move(message)); };
   processes_ = std::make_unique<WorkerProcesses>(std::move(options));

@@ -1,5 +1,6 @@
 #include "worker_main.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 
@@ -177,39 +178,54 @@ class WorkerProcess final : public wire::Mesh {
     return ok_status();
   }
 
-  Result<std::unique_ptr<Communicator>> make_communicator(const wire::WorkerSetup& setup, Ranks ranks,
-                                                          wire::Descriptor memory) {
-    if (!setup.computes_together) return std::unique_ptr<Communicator>();
-    if (!setup.on_cuda) return join_shared_group(memory.release(), ranks.rank);
+  // This process's end of a group of some ranks of the mesh, which all of them join in the same order.
+  Result<std::unique_ptr<Communicator>> join(const wire::WorkerSetup& setup, const std::vector<int>& members,
+                                             Ranks ranks, const wire::Descriptor& memory, int group) {
+    if (!setup.on_cuda) {
+      const int copy = ::fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
+      return join_shared_group(copy, ranks.rank, group);
+    }
+    std::vector<WorkerId> workers;
+    for (const int member : members) workers.push_back(setup.group[static_cast<std::size_t>(member)]);
     std::string key;
     if (ranks.rank == 0) {
       MSTAR_TRY_ASSIGN(key, make_nccl_key());
-      MSTAR_TRY(steps_.send_key({setup.group.begin() + 1, setup.group.end()}, key));
+      MSTAR_TRY(steps_.send_key({workers.begin() + 1, workers.end()}, key));
     } else {
-      MSTAR_TRY_ASSIGN(key, steps_.wait_key(setup.group.front(), kMeeting));
+      MSTAR_TRY_ASSIGN(key, steps_.wait_key(workers.front(), kMeeting));
     }
     return join_nccl_group(key, ranks, *device_);
   }
 
-  Result<std::shared_ptr<worker::StepGroup>> join_group(const wire::WorkerSetup& setup, wire::Descriptor memory) {
-    const auto own = std::find(setup.group.begin(), setup.group.end(), setup.worker);
-    if (own == setup.group.end()) return internal_error("a worker that is not in its group");
-    const Ranks ranks{static_cast<int>(own - setup.group.begin()), static_cast<int>(setup.group.size())};
+  Result<RankMesh> join_mesh(const wire::WorkerSetup& setup, int own, const wire::Descriptor& memory) {
+    MSTAR_TRY_ASSIGN(const MeshSize size, wire::mesh_of(setup));
+    int group = 0;
+    return RankMesh::create(
+        size, [&](const std::vector<int>& members) -> Result<std::vector<std::unique_ptr<Communicator>>> {
+          std::vector<std::unique_ptr<Communicator>> ends(members.size());
+          const int at = group++;
+          const auto self = std::find(members.begin(), members.end(), own);
+          if (self == members.end()) return ends;
+          const Ranks ranks{static_cast<int>(self - members.begin()), static_cast<int>(members.size())};
+          MSTAR_TRY_ASSIGN(ends[static_cast<std::size_t>(ranks.rank)], join(setup, members, ranks, memory, at));
+          note_load_progress();
+          return ends;
+        });
+  }
+
+  Result<std::shared_ptr<worker::StepGroup>> join_group(const wire::WorkerSetup& setup,
+                                                        const wire::Descriptor& memory) {
+    const auto self = std::find(setup.group.begin(), setup.group.end(), setup.worker);
+    if (self == setup.group.end()) return internal_error("a worker that is not in its group");
+    const int own = static_cast<int>(self - setup.group.begin());
     MSTAR_TRY(wait_peers(setup));
-    MSTAR_TRY_ASSIGN(auto communicator, make_communicator(setup, ranks, std::move(memory)));
-    note_load_progress();
+    RankMesh mesh;
+    if (setup.computes_together) {
+      MSTAR_TRY_ASSIGN(mesh, join_mesh(setup, own, memory));
+    }
     std::vector<const graph::CompiledModel*> compiled;
     for (const Model& each : models_) compiled.push_back(each.compiled.get());
-    RankMesh mesh;
-    if (communicator) {
-      const MeshSize size = setup.splits_sequences ? MeshSize{.sequence = ranks.size} : MeshSize{.tensor = ranks.size};
-      MSTAR_TRY_ASSIGN(mesh, RankMesh::create(size, [&](const std::vector<int>& all) {
-                         std::vector<std::unique_ptr<Communicator>> ends(all.size());
-                         ends[static_cast<std::size_t>(ranks.rank)] = std::move(communicator);
-                         return Result(std::move(ends));
-                       }));
-    }
-    return steps_.open(setup.group, ranks.rank, std::move(compiled), std::move(mesh));
+    return steps_.open(setup.group, own, std::move(compiled), std::move(mesh));
   }
 
   Status follow(worker::WorkerOptions options, const std::vector<WorkerId>& group) {
@@ -260,7 +276,7 @@ class WorkerProcess final : public wire::Mesh {
            .in_step = std::move(each.in_step)});
     }
     if (!setup.group.empty()) {
-      MSTAR_TRY_ASSIGN(options.group, join_group(setup, std::move(memory)));
+      MSTAR_TRY_ASSIGN(options.group, join_group(setup, memory));
       if (setup.group.front() != setup.worker) return follow(std::move(options), setup.group);
     }
     auto made = std::make_unique<worker::Worker>(std::move(options), *this);

@@ -183,7 +183,10 @@ bool WorkerProcesses::on_frame(Child& child, std::span<const std::byte> bytes) {
     }
     child.was_ready |= child.is_ready;
     child.reported_failure |= std::holds_alternative<wire::WorkerFailed>(*message);
-    if (child.reported_failure && child.is_ready && !child.setup.group.empty()) events_.push(GroupEnded{&child});
+    // One that never was ready has the start fail, or ends by itself.
+    if (const auto* const failed = std::get_if<wire::WorkerFailed>(&*message);
+        failed && child.was_ready && !child.setup.group.empty())
+      events_.push(GroupEnded{&child, failed->error.message});
   }
   options_.to_conductor(std::move(*message));
   return true;
@@ -225,7 +228,8 @@ Result<wire::Descriptor> WorkerProcesses::memory_for(const Child& child) {
   if (!child.setup.computes_together || !options_.make_group_memory) return wire::Descriptor();
   Child& leader = *find(child.setup.group.front());
   if (leader.memory.get() < 0) {
-    MSTAR_TRY_ASSIGN(const int made, options_.make_group_memory(static_cast<int>(child.setup.group.size())));
+    MSTAR_TRY_ASSIGN(const MeshSize mesh, wire::mesh_of(child.setup));
+    MSTAR_TRY_ASSIGN(const int made, options_.make_group_memory(mesh));
     leader.memory = wire::Descriptor(made);
   }
   const int copy = ::fcntl(leader.memory.get(), F_DUPFD_CLOEXEC, 0);
@@ -399,7 +403,7 @@ void WorkerProcesses::supervise(std::promise<Status>& started) {
     for (const Event& event : events_.wait_all(std::chrono::duration_cast<std::chrono::microseconds>(wait))) {
       if (const auto* closed = std::get_if<Closed>(&event)) on_closed(*closed->child);
       if (const auto* ended = std::get_if<GroupEnded>(&event)) {
-        const std::string reason = "its group has ended";
+        const std::string reason = "its group has ended: " + ended->reason;
         kill_others(*ended->child, reason);
         if (ended->child->killed_for.empty() && pid(ended->child->setup.worker)) kill(*ended->child, reason);
       }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "mstar/base/queue.h"
+#include "mstar/base/shares.h"
 #include "mstar/wire/channel.h"
 #include "mstar/wire/process_messages.h"
 
@@ -27,8 +28,8 @@ struct WorkerProcessOptions {
   std::vector<wire::WorkerSetup> setups;   // one process each
   // Workers of these that one request may use both of: they get a socket to each other.
   std::set<std::pair<WorkerId, WorkerId>> links;
-  // Shared memory for a group of so many ranks in step that compute together: a descriptor. Empty: they need none.
-  std::function<Result<int>(int num_ranks)> make_group_memory = {};
+  // Shared memory for ranks in step that compute together: a descriptor. Empty: they need none.
+  std::function<Result<int>(MeshSize)> make_group_memory = {};
   // From the processes' readers; must not block.
   std::function<void(wire::ToConductor)> to_conductor;
   std::function<void(WorkerId, wire::ToWorker)> to_worker;
@@ -89,6 +90,7 @@ class WorkerProcesses {
   };
   struct GroupEnded {
     Child* child = nullptr;
+    std::string reason;
   };
   struct Stop {};
   using Event = std::variant<Closed, GroupEnded, Stop>;

@@ -105,6 +105,31 @@ class Drain(Case):
                 self.expect_nothing_left(server)
                 self.assertEqual(server.stop(), 0)
 
+    def test_ranks_in_step_let_go_and_load_again_together(self):
+        for isolation in ISOLATIONS:
+            with self.subTest(isolation):
+                server = self.serve(node_groups=[group(["decoder"], [0, 1, 2, 3], tp_size=2)], isolation=isolation, stay_awake_us=0)
+                text = complete(server, ids(9, 1))[0]
+                held = [server.metrics()[f'mstar_weight_bytes{{worker="{w}"}}'] for w in (1, 2)]
+                self.assertTrue(all(held))
+                with Load(server, num_clients=2) as load:
+                    for _ in range(2):  # a log that begins again may end again
+                        self.order(server, 0, "remove")
+                        self.wait_state(server, 0, "removed")
+                        self.wait_state(server, 1, "removed")
+                        freed = server.wait_for(lambda m: not any(m[f'mstar_weight_bytes{{worker="{w}"}}'] for w in (1, 2)))
+                        self.assertEqual([freed[f'mstar_weight_bytes{{worker="{w}"}}'] for w in (1, 2)], [0, 0])
+                        self.wait_answers(load, 4)
+                        self.order(server, 0, "resume")
+                        self.wait_state(server, 0, "running")
+                self.assertEqual(load.failures, [])
+                self.order(server, 2, "drain")
+                self.assertEqual(complete(server, ids(9, 1))[0], text)
+                loaded = server.wait_for(lambda m: all(m[f'mstar_weight_bytes{{worker="{w}"}}'] for w in (1, 2)))
+                self.assertEqual([loaded[f'mstar_weight_bytes{{worker="{w}"}}'] for w in (1, 2)], held)
+                self.expect_nothing_left(server)
+                self.assertEqual(server.stop(), 0)
+
     def test_without_a_replica_there_is_503_until_one_is_back(self):
         server = self.two_replicas("thread")
         text = complete(server, ids(9, 1))[0]

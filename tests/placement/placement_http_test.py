@@ -50,7 +50,6 @@ class BadPlacement(Case):
         self.bad([group(["decoder"], list(range(8)), tp_size=2, sp_size=4)], "has 4 query heads, which do not divide over tp_size x sp_size = 8 ranks", model=LLAMA)
         self.bad([group(["decoder"], [0, 1, 2, 3], sp_size=4)], "has 2 key heads of a delta net, which do not divide over sp_size = 4 ranks", model=HYBRID)
         self.bad([group(EARS, [0, 1], sp_size=2), group(MOUTH, [0, 1], tp_size=2)], "give that the same ranks, tp_size and sp_size")
-        self.bad([group(["decoder"], [0, 1, 2, 3], tp_size=2, sp_size=2)], "tp_size and sp_size of 'decoder' of 'm' are both above 1", model=LLAMA, isolation="process")
         self.bad([group(EARS, [1]), group(MOUTH, [0, 1], tp_size=2)], "rank 1 works in step with others for 'cross', 'decoder' of 'm'")
         self.bad([group(["decoder"], [0], walks=["decod"])], "there is no walk 'decod'; did you mean 'decode'?")
         self.bad([group(MOUTH, [0], walks=["decode"])], "no node group runs 'cross' in the walk")
@@ -58,6 +57,10 @@ class BadPlacement(Case):
         self.bad([group(["decoder"], [1])], "share 'decoder.cross', of which each rank has its own")
         self.bad([group(["decoder"], [0, 1]), group(["cross"], [0, 1])], "share 'decoder.cross'")
         self.bad([group(MOUTH, [0], replicas=2)], "replicas")
+        self.bad([group(EARS + MOUTH, [0], weights="i4")], "'i4' is none of stored, f32, f16, bf16, i8")
+        self.bad([group(["features"], [0], weights="i8"), group(["encoder"], [1])], "'features' has no weights to be kept as i8")
+        self.bad([group(["decoder"], [0], walks=["prefill"], weights="i8"), group(["decoder"], [1], walks=["decode"], weights="f32")],
+                 "the weights of 'decoder' are to be kept as i8 and as f32", model=LLAMA)
         self.bad({"components": ["decoder"], "ranks": [0]}, "'node_groups' must be a list")
         self.bad([whole], "the device of rank 0 must be cpu or cuda:N", rank_devices={0: "gpu"})
         self.bad([whole], "'rank_devices' has 'a' as a rank", rank_devices={"a": "cpu"})
@@ -94,6 +97,34 @@ class Inspect(Case):
         self.assertIn([[0], [1]], [each["replica_ranks"] for each in model["placement"]])
         self.assertEqual({each["rank"] for each in model["memory"]}, {0, 1, 2})
         self.assertTrue(all(each["bytes"] > 0 for each in model["memory"]))
+
+
+class Weights(Case):
+    def test_each_group_may_keep_its_own_kind(self):
+        def held(kinds):
+            config = self.config(WHISPER, node_groups=[group(EARS, [0], weights=kinds[0]), group(MOUTH, [1], weights=kinds[1])])
+            memory = json.loads(self.call("inspect", config, "--json").stdout)[0]["memory"]
+            return tuple(sum(each["bytes"] for each in memory if each["rank"] == rank and each["kind"] == "weights") for rank in (0, 1))
+        mixed, small, large = held(("i8", "f32")), held(("i8", "i8")), held(("f32", "f32"))
+        self.assertEqual(mixed, (small[0], large[1]))
+        self.assertLess(small[0], large[0])
+        self.assertLess(small[1], large[1])
+        tone = wav(b"".join(struct.pack("<h", int(9000 * math.sin(i / 5))) for i in range(16000)))
+        loaded = set()
+        for isolation in ("thread", "process"):
+            server = self.serve(WHISPER, node_groups=[group(EARS, [0], weights="i8"), group(MOUTH, [1], weights="f32")], isolation=isolation)
+            fields = {"model": "m", "temperature": "0", "max_tokens": "6", "language": "en"}
+            self.assertEqual(server.ask("/v1/audio/transcriptions", fields, "a.wav", tone)[0], 200)
+            metrics = server.wait_for(lambda m: all(m[f'mstar_weight_bytes{{worker="{w}"}}'] for w in (1, 2)))
+            loaded.add(tuple(metrics[f'mstar_weight_bytes{{worker="{w}"}}'] for w in (1, 2)))
+            self.assertEqual(server.stop(), 0)
+        self.assertEqual(len(loaded), 1)
+        alike = self.serve(WHISPER, node_groups=[group(EARS, [0]), group(MOUTH, [1])], options={"weights": "f32"})
+        whole = alike.wait_for(lambda m: all(m[f'mstar_weight_bytes{{worker="{w}"}}'] for w in (1, 2)))
+        ears, mouth = loaded.pop()
+        self.assertLess(ears, whole['mstar_weight_bytes{worker="1"}'])
+        self.assertEqual(mouth, whole['mstar_weight_bytes{worker="2"}'])
+        self.assertEqual(alike.stop(), 0)
 
 
 class Replicas(Case):

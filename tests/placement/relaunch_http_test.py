@@ -108,6 +108,7 @@ class Groups(Case):
         for name, keys in (("one", {"node_groups": [group(["decoder"], [0])]}),
                            ("threads", {"node_groups": [group(["decoder"], [0, 1], tp_size=2)]}),
                            ("split", {"node_groups": [group(["decoder"], [0, 1], sp_size=2)], "isolation": "process"}),
+                           ("mesh", {"node_groups": [group(["decoder"], [0, 1, 2, 3], tp_size=2, sp_size=2)], "isolation": "process"}),
                            ("processes", {"node_groups": [group(["decoder"], [0, 1], tp_size=2)], "isolation": "process"})):
             server = self.serve(**keys)
             with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -120,6 +121,7 @@ class Groups(Case):
         self.assertEqual(said["processes"], said["threads"])
         self.assertEqual(said["processes"], said["one"])
         self.assertEqual(said["split"], said["one"])
+        self.assertEqual(said["mesh"], said["one"])
 
     def test_a_killed_rank_ends_its_group_which_comes_back_warm(self):
         server = self.serve_group([0, 1], warmup_requests=WARM)
@@ -140,6 +142,17 @@ class Groups(Case):
             self.assertEqual(complete(server, ids(12, 3))[0], expected)
             self.assertGreaterEqual(steps(server.wait_for(lambda m: steps(m, 1) >= WARM_TOKENS), 1), WARM_TOKENS)
             self.assertFalse(set(before) & set(children(server.process.pid)))
+        self.expect_nothing_left(server)
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_mesh_of_both_axes_comes_back(self):
+        server = self.serve(isolation="process", node_groups=[group(["decoder"], [0, 1, 2, 3], tp_size=2, sp_size=2)])
+        expected = complete(server, ids(12, 3))[0]
+        os.kill(children(server.process.pid)[2], signal.SIGKILL)
+        restarts = [f'mstar_worker_restarts_total{{worker="{w}"}}' for w in (1, 2, 3, 4)]
+        server.wait_for(lambda m: all(m[r] == 1 for r in restarts))
+        wait_until(lambda: ask(server)[0] == 200, "it did not come back")
+        self.assertEqual(complete(server, ids(12, 3))[0], expected)
         self.expect_nothing_left(server)
         self.assertEqual(server.stop(), 0)
 

@@ -109,6 +109,8 @@ class Large(Case):
                 (TRANSCRIBE, {"model": "whisper-1", "max_tokens": "3", "response_format": "text"}, clips[0]),
                 (GENERATE, {"request_id": "mixed", "streaming": "false", "max_tokens": "40", "ignore_eos": "true"}, self.clip),
                 (TRANSCRIBE, {"model": "whisper-1", "response_format": "srt", "prompt": "A novel."}, speech(10)),  # two windows
+                (TRANSCRIBE, {"model": "whisper-1", "response_format": "verbose_json", "timestamp_granularities[]": "word"}, clips[1]),
+                (TRANSCRIBE, {"model": "whisper-1", "response_format": "verbose_json", "timestamp_granularities[]": "word"}, speech(10)),
                 (GENERATE, {"request_id": "mixed-2", "streaming": "true"}, clips[-1])]
 
     def test_eight_together_are_as_one_by_one_and_as_another_boot(self):
@@ -144,6 +146,28 @@ class Large(Case):
         two = self.segments(temperature_increment_on_fallback="0.4", log_prob_threshold="1")
         self.assertEqual({round(each["temperature"], 6) for each in two}, {0.8})
         self.assertEqual(self.segments(temperature_increment_on_fallback="0", log_prob_threshold="1"), plain)
+
+    def test_words_have_times(self):
+        fields = {"model": "whisper-1", "response_format": "verbose_json", "timestamp_granularities[]": "word"}
+        status, _, body = self.ask(TRANSCRIBE, fields, speech(10))
+        self.assertEqual(status, 200, body)
+        answer = json.loads(body)
+        self.assertNotIn("segments", answer)
+        self.assertEqual(" ".join(word["word"] for word in answer["words"]).split(), answer["text"].split())
+        end = 0
+        for word in answer["words"]:
+            self.assertLessEqual(end, word["start"], word)
+            self.assertLessEqual(word["start"], word["end"], word)
+            self.assertTrue(0 < word["probability"] <= 1, word)
+            end = word["end"]
+        self.assertGreater(end, 20)
+        plain = self.segments()
+        both = self.segments(word_timestamps="true", hallucination_silence_threshold="2")
+        self.assertEqual([each["tokens"] for each in both], [each["tokens"] for each in plain])
+        for field, value in (("hallucination_silence_threshold", "2"), ("word_timestamps", "perhaps"),
+                             ("append_punctuations", "." * 2000)):
+            status, _, body = self.ask(TRANSCRIBE, {"model": "whisper-1", field: value})
+            self.assertEqual((status, json.loads(body)["error"]["param"]), (400, field), body)
 
     def test_clips_and_hotwords(self):
         long = speech(10)

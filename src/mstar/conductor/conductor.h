@@ -202,7 +202,7 @@ class Conductor final : public Frontend {
   int leader_of(int rank) const {
     return options_.leaders.empty() ? rank : options_.leaders[static_cast<std::size_t>(rank)];
   }
-  Status check_order(int rank, WorkerOrder order) const;
+  Status check_rank(int rank) const;
   WorkerInfo info_of(int rank) const;
 
   // ---- owner thread ----

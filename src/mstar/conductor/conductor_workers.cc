@@ -85,7 +85,7 @@ std::vector<WorkerInfo> Conductor::workers() const {
   return out;
 }
 
-Status Conductor::check_order(int rank, WorkerOrder order) const {
+Status Conductor::check_rank(int rank) const {
   const std::string name = "rank " + std::to_string(rank);
   if (rank < 0 || static_cast<std::size_t>(rank) >= options_.ranks.size())
     return invalid_request("there is no " + name + "; this server has " + std::to_string(options_.ranks.size()) +
@@ -94,15 +94,12 @@ Status Conductor::check_order(int rank, WorkerOrder order) const {
   if (leader_of(rank) != rank)
     return invalid_request(name + " follows rank " + std::to_string(leader_of(rank)) +
                            ", which leads them both: give the order to that one");
-  // Followers hold their parts for as long as the log goes on.
-  if (order == WorkerOrder::remove && std::count(options_.leaders.begin(), options_.leaders.end(), rank) > 1)
-    return invalid_request(name + " leads ranks that work in step, which can be drained but not removed");
   return ok_status();
 }
 
 // From the moment that this returns no request is given to a worker that drains: choose_replica reads the same.
 Result<WorkerInfo> Conductor::order_worker(int rank, WorkerOrder order) {
-  MSTAR_TRY(check_order(rank, order));
+  MSTAR_TRY(check_rank(rank));
   const WorkerId worker = options_.ranks[static_cast<std::size_t>(rank)];
   // Also to one that is ready: it may have been told to let go a moment ago.
   const Ordered ordered{worker, order == WorkerOrder::resume};

@@ -51,13 +51,12 @@ TEST_F(DrainTest, ADrainingReplicaGetsNothingNewAndItsRequestsEndWell) {
   EXPECT_EQ(chosen(submit().first), drained);  // it has none
 }
 
-TEST_F(DrainTest, RanksInStepTakeOrdersThroughTheirLeaderAndAreNotRemoved) {
+TEST_F(DrainTest, RanksInStepTakeOrdersThroughTheirLeader) {
   ConductorOptions options;
   options.leaders = {0, 0, 2};  // workers 1 and 2 are one replica
   for (const std::uint32_t worker : {1, 2, 3}) options.ranks.emplace_back(worker);
   make({1}, {3}, std::move(options));
   EXPECT_THAT(conductor_->order_worker(1, WorkerOrder::drain).error().message, HasSubstr("follows rank 0"));
-  EXPECT_THAT(conductor_->order_worker(0, WorkerOrder::remove).error().message, HasSubstr("not removed"));
   const auto [id, sink] = submit();
   EXPECT_EQ(order(0, WorkerOrder::drain).state, State::draining);
   EXPECT_EQ(state(1), State::draining);  // with its leader
@@ -66,6 +65,9 @@ TEST_F(DrainTest, RanksInStepTakeOrdersThroughTheirLeaderAndAreNotRemoved) {
   EXPECT_EQ(state(1), State::drained);
   EXPECT_EQ(order(0, WorkerOrder::resume).state, State::running);
   EXPECT_EQ(state(1), State::running);
+  order(0, WorkerOrder::remove);
+  EXPECT_EQ(state(0), State::removed);
+  EXPECT_EQ(state(1), State::removed);
   order(2, WorkerOrder::remove);  // alone
   EXPECT_EQ(state(2), State::removed);
 }

@@ -41,6 +41,14 @@ RankMesh RankMesh::of_threads(MeshSize size) {
   return std::move(*made);
 }
 
+std::vector<int> RankMesh::group_sizes(MeshSize size) {
+  std::vector<int> out = {size.num_ranks()};
+  if (size.tensor == 1 || size.sequence == 1) return out;
+  out.insert(out.end(), static_cast<std::size_t>(size.sequence), size.tensor);
+  out.insert(out.end(), static_cast<std::size_t>(size.tensor), size.sequence);
+  return out;
+}
+
 MeshEnds RankMesh::ends(int rank) const {
   if (empty() || size_.num_ranks() == 1) return {};
   const auto at = static_cast<std::size_t>(rank);

@@ -23,6 +23,8 @@ class RankMesh {
   static Result<RankMesh> create(MeshSize size, const MakeGroup& make);
   // Of ranks that are threads of one process.
   static RankMesh of_threads(MeshSize size);
+  // How many ranks each group has that create() makes, in that order.
+  static std::vector<int> group_sizes(MeshSize size);
 
   bool empty() const { return all_.empty(); }
   MeshSize size() const { return size_; }

@@ -192,6 +192,7 @@ class ComponentBody {
 // What a body is built from.
 struct BuildContext {
   const decl::Decl& decl;
+  std::string_view component;  // its name; lives as long as `decl`
   weights::WeightMap& weights;
   Device& device;
   ThreadPool* pool = nullptr;

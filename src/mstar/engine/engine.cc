@@ -53,6 +53,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const decl::Decl& decl, decl::Com
     return internal_error("component '" + engine->spec_.name + "' runs on " + std::to_string(shards) +
                           " ranks, its resources are cut for " + std::to_string(limits.head_shards));
   BuildContext context{.decl = decl,
+                       .component = decl.at(component).name(),
                        .weights = weights,
                        .device = device,
                        .pool = engine->options_.pool,

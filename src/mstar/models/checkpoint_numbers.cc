@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "mstar/models/sampling_defaults.h"
@@ -45,8 +46,21 @@ Result<std::optional<double>> GgufNumbers::find(const char* key) const {
   return std::optional<double>(value);
 }
 
-Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight& matrix) {
-  MSTAR_TRY_ASSIGN(const std::string wanted, source.options.get_string("weights", "stored"));
+std::string weights_option(std::string_view component) { return "weights." + std::string(component); }
+
+Result<std::string> kept_as(const Params& options, std::string_view component) {
+  const std::string own = weights_option(component);
+  const std::string name = options.has(own) ? own : "weights";
+  MSTAR_TRY_ASSIGN(std::string kind, options.get_string(name, "stored"));
+  constexpr std::string_view kKinds[] = {"stored", "f32", "f16", "bf16", "i8"};
+  if (std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds))
+    return std::move(bad_model("option " + name + ": '" + kind + "' is none of stored, f32, f16, bf16, i8"))
+        .with_field("weights");
+  return kind;
+}
+
+Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight& matrix, std::string_view component) {
+  MSTAR_TRY_ASSIGN(const std::string wanted, kept_as(source.options, component));
   const bool on_cuda = source.backend == Backend::cuda;
   if (wanted == "stored") {
     if (on_cuda) return !matrix.type.is_blocks() && matrix.type.dtype() == DType::f32 ? DType::f32 : DType::bf16;
@@ -55,11 +69,7 @@ Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight&
   if (on_cuda && wanted != "f32" && wanted != "bf16")
     return std::move(bad_model("option weights: on CUDA '" + wanted + "' is none of stored, f32, bf16"))
         .with_field("weights");
-  const auto dtype = dtype_from_name(wanted);
-  if (!dtype || (*dtype != DType::f32 && *dtype != DType::f16 && *dtype != DType::bf16 && *dtype != DType::i8))
-    return std::move(bad_model("option weights: '" + wanted + "' is none of stored, f32, f16, bf16, i8"))
-        .with_field("weights");
-  return *dtype;
+  return *dtype_from_name(wanted);
 }
 
 Result<int> context_of(const ModelSource& source, int model_context_tokens) {

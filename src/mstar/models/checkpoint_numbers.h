@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "mstar/models/checkpoint_text.h"
 #include "mstar/models/model.h"
@@ -53,9 +54,15 @@ class GgufNumbers final : public Numbers {
   std::string prefix_;
 };
 
-// What matrices become that are not kept in blocks: option `weights` (stored, f32, f16, bf16, i8), where stored is
-// `matrix`'s own type, f32 for one in blocks; on CUDA f32 or else bf16. bad_model with field "weights".
-Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight& matrix);
+// The option that says how a component's matrices are kept: "weights.decoder". Where it is not there, `weights` does.
+std::string weights_option(std::string_view component);
+// stored, f32, f16, bf16, i8; bad_model with the option as field for anything else.
+Result<std::string> kept_as(const Params& options, std::string_view component);
+
+// What a component's matrices become that are not kept in blocks: as kept_as() says, where stored is `matrix`'s own
+// type, f32 for one in blocks; on CUDA f32 or else bf16. bad_model with field "weights".
+Result<DType> storage_of(const ModelSource& source, const weights::StoredWeight& matrix,
+                         std::string_view component = "decoder");
 
 // Option `context_tokens`: 16 to the model's own; without it the model's own, 8192 at most. bad_model with the field.
 Result<int> context_of(const ModelSource& source, int model_context_tokens);

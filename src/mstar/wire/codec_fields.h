@@ -83,7 +83,7 @@ struct Fields {
   }
   static void of(Io& io, Ref<WorkerSetup> s) {
     io(s.worker, s.device, s.on_cuda, s.num_threads, s.log_level, s.models, s.group, s.computes_together,
-       s.splits_sequences);
+       s.num_row_parts);
   }
 };
 

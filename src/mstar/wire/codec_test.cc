@@ -232,7 +232,7 @@ class Maker {
         });
         out.group = list([&] { return worker(); });
         out.computes_together = below(2) == 1;
-        out.splits_sequences = below(2) == 1;
+        out.num_row_parts = 1 + static_cast<std::int32_t>(below(4));
         return out;
       }
     }

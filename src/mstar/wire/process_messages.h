@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "mstar/base/params.h"
+#include "mstar/base/shares.h"
 #include "mstar/wire/messages.h"
 
 namespace mstar::wire {
 
 // Bumped on every change of a struct below; it stands beside kVersion in each frame.
-inline constexpr std::uint32_t kProcessVersion = 8;
+inline constexpr std::uint32_t kProcessVersion = 9;
 
 // The first frame to a worker process: what it loads and runs.
 struct WorkerSetup {
@@ -38,8 +39,15 @@ struct WorkerSetup {
   // where they compute together.
   std::vector<WorkerId> group = {};
   bool computes_together = false;
-  bool splits_sequences = false;  // else weights; of one axis
+  std::int32_t num_row_parts = 1;  // of the ranks: sp_size; the rest are parts of weights
 };
+
+// Of the ranks of its group. internal when they are no mesh.
+inline Result<MeshSize> mesh_of(const WorkerSetup& setup) {
+  const auto num_ranks = static_cast<int>(setup.group.size());
+  if (setup.num_row_parts < 1 || num_ranks % setup.num_row_parts != 0) return internal_error("ranks that are no mesh");
+  return MeshSize{.tensor = num_ranks / setup.num_row_parts, .sequence = setup.num_row_parts};
+}
 
 // A worker's message to one of the first process, where the host components run.
 struct PeerMessage {

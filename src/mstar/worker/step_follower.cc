@@ -147,6 +147,8 @@ void StepFollower::drop_steps() {
 void StepFollower::replay_ended(const LogAction& action) {
   if (const auto* const advance = std::get_if<LogAdvance>(&action))
     options_.group->acknowledge({options_.rank, advance->step, options_.group->failure()});
+  if (std::holds_alternative<LogLoad>(action))
+    options_.group->acknowledge({options_.rank, kLoading, options_.group->failure()});
   if (const auto* const remove = std::get_if<LogRemove>(&action))
     if (Status removed = on(*remove); !removed) log_error("worker {}: {}", options_.id.value, removed.error().message);
 }
@@ -253,6 +255,24 @@ Status StepFollower::on(const LogUndo& undo) {
 Status StepFollower::on(const LogRelease& release) {
   for (const ValueName& name : release.names) values_.erase(name);
   return ok_status();
+}
+
+Status StepFollower::on(const LogUnload&) {
+  if (!requests_.empty()) return internal_error("its leader lets go while requests are left");
+  drop_steps();
+  values_.clear();
+  lanes_.clear();
+  resources_ = std::vector<engine::ResourceSet>(options_.models.size());
+  buffers_.reset();
+  state_ = {};
+  publish_stats();
+  return ok_status();
+}
+
+Status StepFollower::on(const LogLoad&) {
+  Status loaded = load();
+  options_.group->acknowledge({options_.rank, kLoading, loaded});
+  return loaded;
 }
 
 void StepFollower::keep_values(std::uint64_t step, const std::vector<engine::RowResult>& results) {

@@ -77,6 +77,8 @@ class StepFollower {
   Status on(const LogAbandon& abandon);
   Status on(const LogUndo& undo);
   Status on(const LogRelease& release);
+  Status on(const LogUnload& unload);
+  Status on(const LogLoad& load);
   Result<engine::RowInputs> inputs_of(LogPrepare::Row row) const;
   Result<engine::Engine*> engine_of(LaneKey lane);
   Result<Running*> running(std::uint64_t step);

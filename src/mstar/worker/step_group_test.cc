@@ -394,6 +394,41 @@ TEST(StepGroup, AStepThatOneRankFailsEndsTheGroup) {
   }
 }
 
+// Also where the members are asked in another order, and the messages travel as bytes.
+TEST(StepGroup, LetsGoAndLoadsAgainTogether) {
+  for (const bool coded : {false, true}) {
+    Ranks ranks({.num_followers = 2, .coded = coded});
+    std::size_t turns = 0;
+    ranks.choose = [&](std::size_t num_ways) { return turns++ % num_ways; };
+    for (std::uint64_t id = 1; id <= 6; id += 2) {
+      ranks.add(id, 3);
+      ranks.add(id + 1, 2);
+      ranks.run();
+      EXPECT_EQ(ranks.num_done(), id + 1);
+      ranks.leader->send(wire::Unload{});
+      ranks.run();
+      EXPECT_TRUE(ranks.leader->stats().pools.empty());
+      for (const auto& each : ranks.followers) EXPECT_TRUE(each->stats().pools.empty());
+      ranks.leader->send(wire::Load{});
+      ranks.run();
+      EXPECT_FALSE(ranks.leader->stats().pools.empty());
+      expect_in_step(ranks);
+    }
+    EXPECT_EQ(ranks.mesh.all<wire::WorkerReady>().size(), 4u);  // the leader's, at first and after each time
+  }
+}
+
+TEST(StepGroup, ARankThatCannotLoadAgainEndsTheGroup) {
+  Ranks ranks({.num_followers = 1});
+  ranks.leader->send(wire::Unload{});
+  ranks.run();
+  ranks.group->end("told to");
+  ranks.leader->send(wire::Load{});
+  ranks.run();
+  ASSERT_EQ(ranks.mesh.all<wire::WorkerFailed>().size(), 1u);
+  EXPECT_THAT(ranks.mesh.all<wire::WorkerFailed>().front().error.message, ::testing::HasSubstr("told to"));
+}
+
 TEST(StepGroup, AStepThatTheLeaderAloneFailsEndsTheGroup) {
   Ranks ranks({.salt = 8});
   ranks.add(1, 4, "forward_of_7");

@@ -224,6 +224,17 @@ void StepLeader::abandon(Engine& engine, engine::StepPtr step) {
   write(LogAbandon{take(*step).number});
 }
 
+Status StepLeader::wait_loaded() {
+  for (int waited_for = group_->num_followers(); waited_for > 0;) {
+    std::optional<Ack> ack = group_->wait_ack();
+    if (!ack) return unavailable("the group was closed");
+    if (ack->step != kLoading) continue;  // of one that was abandoned before
+    MSTAR_TRY(std::move(ack->status));
+    --waited_for;
+  }
+  return group_->failure();
+}
+
 void StepLeader::undo(LaneKey lane, Engine& engine, RequestId request, const engine::Progress& progress) {
   write(LogUndo{lane, request, progress});
   engine.undo(request, progress);

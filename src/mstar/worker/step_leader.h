@@ -39,6 +39,13 @@ class StepLeader {
   void abandon(engine::Engine& engine, engine::StepPtr step);
   void undo(LaneKey lane, engine::Engine& engine, RequestId request, const engine::Progress& progress);
 
+  // The last call: the followers let go of all that they have loaded. No request is left.
+  void unload() { write(LogUnload{}); }
+  // Of a new leader of followers that have let go, before add_model(): they begin to load.
+  void load() { write(LogLoad{}); }
+  // Waits until they have; also where they capture together with this rank. Their first error ends the group.
+  Status wait_loaded();
+
  private:
   struct Open {  // a step that has not ended
     const engine::Step* step = nullptr;

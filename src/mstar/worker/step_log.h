@@ -76,8 +76,11 @@ struct LogUndo {
 struct LogRelease {  // nobody holds the leader's values of these names any more
   std::vector<ValueName> names;
 };
-using LogAction =
-    std::variant<LogAdd, LogRemove, LogPrepare, LogAdvance, LogPromise, LogFinish, LogAbandon, LogUndo, LogRelease>;
+struct LogUnload {};  // engines, pools and weights go; no request is left
+struct LogLoad {};    // the first entry after that: they come again; answered by an Ack of kLoading
+inline constexpr std::uint64_t kLoading = 0;  // no step has this number
+using LogAction = std::variant<LogAdd, LogRemove, LogPrepare, LogAdvance, LogPromise, LogFinish, LogAbandon, LogUndo,
+                               LogRelease, LogUnload, LogLoad>;
 
 struct LogEntry {
   std::uint64_t number = 0;
@@ -86,7 +89,7 @@ struct LogEntry {
   LogAction action;
 };
 
-// What became of a LogAdvance at one follower.
+// What became of a LogAdvance, or of a LogLoad, at one follower.
 struct Ack {
   int rank = 0;  // in the group
   std::uint64_t step = 0;

@@ -9,7 +9,7 @@ namespace mstar::worker {
 namespace {
 
 // Bumped on every change of step_log.h or of a struct below; beside it stands that of the messages.
-constexpr std::uint32_t kLogVersion = 1;
+constexpr std::uint32_t kLogVersion = 2;
 
 // A row without pointers into its rank.
 struct PlainRow {
@@ -32,8 +32,8 @@ struct PlainPrepare {
   std::uint64_t step = 0;
   std::vector<PlainRow> rows;
 };
-using PlainAction =
-    std::variant<LogAdd, LogRemove, PlainPrepare, LogAdvance, LogPromise, LogFinish, LogAbandon, LogUndo, LogRelease>;
+using PlainAction = std::variant<LogAdd, LogRemove, PlainPrepare, LogAdvance, LogPromise, LogFinish, LogAbandon,
+                                 LogUndo, LogRelease, LogUnload, LogLoad>;
 struct PlainEntry {
   std::uint64_t number = 0;
   bool has_state = false;
@@ -71,6 +71,8 @@ struct LogFields : wire::Fields<Io> {
   static void of(Io& io, Ref<LogAbandon> a) { io(a.step); }
   static void of(Io& io, Ref<LogUndo> a) { io(a.lane, a.request, a.progress); }
   static void of(Io& io, Ref<LogRelease> a) { io(a.names); }
+  static void of(Io&, Ref<LogUnload>) {}
+  static void of(Io&, Ref<LogLoad>) {}
   static void of(Io& io, Ref<PlainEntry> e) { io(e.number, e.has_state, e.state, e.action); }
   static void of(Io& io, Ref<PlainAck> a) { io(a.rank, a.step, a.ok, a.error); }
   static void of(Io& io, Ref<StepEnd> e) { io(e.reason); }

@@ -80,6 +80,8 @@ TEST_F(StepLogCodec, EveryKindComesBackAsItWas) {
       LogEntry{.number = 7, .action = LogUndo{lane, RequestId(5), {true, 1, 2, 3, 4}}},
       LogEntry{.number = 8, .action = LogRelease{{{1, 2, 3, 4}, {5, 6, 7, 8}}}},
       LogEntry{.number = 9, .action = LogRemove{0, RequestId(5)}},
+      LogEntry{.number = 10, .action = LogUnload{}},
+      LogEntry{.number = 0, .action = LogLoad{}},
       Ack{1, 9, ok_status()},
       Ack{2, 9, unavailable("told to")},
       StepEnd{"because"},

@@ -298,6 +298,7 @@ class Worker {
   std::vector<ModelState> models_;
   std::unique_ptr<StepLeader> leader_;  // null: no other ranks work in step with this one
   bool told_group_ended_ = false;
+  bool followers_wait_ = false;  // they have let go, and load when the log says so
   std::vector<Lane> lanes_;      // stand still after load()
   std::deque<Batch> in_flight_;  // launched, oldest first; ends in this order
   std::size_t max_in_flight_ = 1;

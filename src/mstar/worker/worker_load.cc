@@ -1,5 +1,6 @@
 // What a worker has loaded: engines, pools and weights, and how it lets go of them.
 #include <algorithm>
+#include <utility>
 
 #include "mstar/base/check.h"
 #include "mstar/base/log.h"
@@ -57,6 +58,8 @@ Status Worker::load() {
   if (options_.device) buffers_ = std::make_shared<engine::BufferPool>(*options_.device);
   if (options_.device && options_.profile) options_.profile->set_marker(options_.device->range_marker());
   if (options_.group) leader_ = std::make_unique<StepLeader>(options_.group);
+  const bool loads_together = std::exchange(followers_wait_, false);
+  if (loads_together) leader_->load();
   for (std::uint32_t m = 0; m < options_.models.size(); ++m) MSTAR_TRY(load_lanes(m));
   if (options_.run_ahead && options_.device && options_.device->is_asynchronous()) max_in_flight_ = 2;
   const std::int64_t loaded_us = clock_.now_us();
@@ -64,6 +67,7 @@ Status Worker::load() {
     MSTAR_TRY(lane.engine->capture());
     lane.runs_ahead = max_in_flight_ > 1 && lane.engine->may_run_ahead();
   }
+  if (loads_together) MSTAR_TRY(leader_->wait_loaded());
   if (options_.device && options_.device->is_asynchronous())
     log_info("worker {}: weights and pools in {:.2f} s, steps captured in {:.2f} s", options_.id.value,
              1e-6 * static_cast<double>(loaded_us - begun_us), 1e-6 * static_cast<double>(clock_.now_us() - loaded_us));
@@ -106,6 +110,10 @@ bool Worker::is_at_rest() const {
 void Worker::unload_at_rest() {
   if (!is_at_rest()) return;
   unloads_ = false;
+  if (leader_) {
+    leader_->unload();
+    followers_wait_ = true;
+  }
   let_go();
   publish_stats();
 }
@@ -124,6 +132,7 @@ void Worker::reload_at_rest() {
     const std::lock_guard lock(group_mutex_);
     options_.group = std::exchange(next_group_, nullptr);
   }
+  followers_wait_ = false;  // those of a new group load by themselves
   Status loaded = ok_status();
   try {
     loaded = load();

@@ -79,7 +79,9 @@ struct Board {
 
 std::size_t board_bytes() { return (sizeof(Board) + 4095) / 4096 * 4096; }
 // A buffer for each rank, and one for sums.
-std::size_t total_bytes(std::size_t size, std::size_t piece_bytes) { return board_bytes() + (size + 1) * piece_bytes; }
+std::size_t total_bytes(std::size_t size, std::size_t piece_bytes) {
+  return (board_bytes() + (size + 1) * piece_bytes + 4095) / 4096 * 4096;
+}
 
 long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) {
   return ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
@@ -90,28 +92,37 @@ class Memory {
  public:
   explicit Memory(int fd) : fd_(fd) {}
   ~Memory() {
-    if (base_) ::munmap(base_, bytes_);
+    unmap();
     ::close(fd_);
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  bool map(std::size_t bytes) {
-    void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  // A group's part, which begins at a multiple of a page.
+  bool map(std::size_t begin, std::size_t bytes) {
+    unmap();
+    void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(begin));
     if (at == MAP_FAILED) return false;
     base_ = static_cast<std::byte*>(at);
+    begin_ = begin;
     bytes_ = bytes;
     return true;
   }
   int fd() const { return fd_; }
   int release() { return std::exchange(fd_, -1); }
+  std::size_t begin() const { return begin_; }
   Board& board() const { return *reinterpret_cast<Board*>(base_); }
   std::byte* buffer(std::size_t index) const { return base_ + board_bytes() + index * board().piece_bytes; }
 
  private:
+  void unmap() {
+    if (base_) ::munmap(base_, bytes_);
+    base_ = nullptr;
+  }
+
   int fd_;
   std::byte* base_ = nullptr;
-  std::size_t bytes_ = 0;
+  std::size_t begin_ = 0, bytes_ = 0;
 };
 
 class SharedCommunicator final : public Communicator {
@@ -229,11 +240,11 @@ class SharedCommunicator final : public Communicator {
 
  private:
   static std::uint32_t own_pid() { return static_cast<std::uint32_t>(::getpid()); }
-  static struct flock seat_lock(int rank) {
+  struct flock seat_lock(int rank) const {
     struct flock lock = {};
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
-    lock.l_start = rank;
+    lock.l_start = static_cast<off_t>(memory_->begin()) + rank;
     lock.l_len = 1;
     return lock;
   }
@@ -301,22 +312,34 @@ class SharedCommunicator final : public Communicator {
 
 }  // namespace
 
-Result<int> make_shared_group(int size, std::size_t piece_bytes) {
-  if (size < 1 || size > kMostRanks || piece_bytes < 64)
-    return internal_error("a group of " + std::to_string(size) + " ranks in shared memory");
+Result<int> make_shared_group(int size, std::size_t piece_bytes) { return make_shared_groups({&size, 1}, piece_bytes); }
+
+Result<int> make_shared_groups(std::span<const int> sizes, std::size_t piece_bytes) {
+  std::size_t total = 0;
+  for (const int size : sizes)
+    if (size < 1 || size > kMostRanks || piece_bytes < 64)
+      return internal_error("a group of " + std::to_string(size) + " ranks in shared memory");
   piece_bytes = (piece_bytes + 63) / 64 * 64;
+  for (const int size : sizes) total += total_bytes(static_cast<std::size_t>(size), piece_bytes);
   Memory memory(::memfd_create("mstar-group", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  const std::size_t bytes = total_bytes(static_cast<std::size_t>(size), piece_bytes);
-  if (memory.fd() < 0 || ::ftruncate(memory.fd(), static_cast<off_t>(bytes)) != 0 || !memory.map(bytes))
+  const auto none = [] {
     return unavailable(std::string("no shared memory for a group of ranks: ") + std::strerror(errno));
-  Board* const board = new (&memory.board()) Board;
-  board->size = static_cast<std::uint32_t>(size);
-  board->piece_bytes = piece_bytes;
+  };
+  if (memory.fd() < 0 || ::ftruncate(memory.fd(), static_cast<off_t>(total)) != 0) return none();
+  std::size_t begin = 0;
+  for (const int size : sizes) {
+    const std::size_t bytes = total_bytes(static_cast<std::size_t>(size), piece_bytes);
+    if (!memory.map(begin, bytes)) return none();
+    Board* const board = new (&memory.board()) Board;
+    board->size = static_cast<std::uint32_t>(size);
+    board->piece_bytes = piece_bytes;
+    begin += bytes;
+  }
   ::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   return memory.release();
 }
 
-Result<std::unique_ptr<Communicator>> join_shared_group(int descriptor, int rank) {
+Result<std::unique_ptr<Communicator>> join_shared_group(int descriptor, int rank, int group) {
   // An open file of its own, whose lock goes when it is closed, or its process ends: not with another descriptor of the
   // group.
   const std::string name = "/proc/self/fd/" + std::to_string(descriptor);
@@ -324,13 +347,24 @@ Result<std::unique_ptr<Communicator>> join_shared_group(int descriptor, int rank
   ::close(descriptor);
   const auto no_group = [] { return internal_error("a descriptor that is no group of ranks"); };
   struct stat about = {};
-  if (::fstat(memory->fd(), &about) != 0 || static_cast<std::size_t>(about.st_size) < board_bytes()) return no_group();
-  const auto bytes = static_cast<std::size_t>(about.st_size);
-  if (!memory->map(bytes)) return no_group();
+  if (group < 0 || ::fstat(memory->fd(), &about) != 0) return no_group();
+  const auto end = static_cast<std::size_t>(about.st_size);
+  std::size_t begin = 0;
+  for (int at = 0;; ++at) {
+    if (end - begin < board_bytes() || !memory->map(begin, board_bytes())) return no_group();
+    const Board& board = memory->board();
+    if (board.magic != kMagic || board.size < 1 || board.size > kMostRanks || board.piece_bytes < 64 ||
+        board.piece_bytes > end)
+      return no_group();
+    const std::size_t bytes = total_bytes(board.size, board.piece_bytes);
+    if (bytes > end - begin) return no_group();
+    if (at == group) {
+      if (!memory->map(begin, bytes)) return no_group();
+      break;
+    }
+    begin += bytes;
+  }
   const Board& board = memory->board();
-  if (board.magic != kMagic || board.size < 1 || board.size > kMostRanks || board.piece_bytes < 64 ||
-      board.piece_bytes > bytes || total_bytes(board.size, board.piece_bytes) != bytes)
-    return no_group();
   if (rank < 0 || static_cast<std::uint32_t>(rank) >= board.size)
     return internal_error("rank " + std::to_string(rank) + " of a group of " + std::to_string(board.size));
   auto out = std::make_unique<SharedCommunicator>(std::move(memory), rank);

@@ -114,6 +114,46 @@ TEST(SharedCommunicator, ExchangesWhateverTheLength) {
         1024);
 }
 
+TEST(SharedCommunicator, GroupsOfOneMemoryDoNotMeet) {
+  const std::vector<int> sizes = {3, 1, 2};
+  auto made = make_shared_groups(sizes, 1024);
+  ASSERT_TRUE(made) << made.error().message;
+  const auto end_of = [&](int group, int rank) { return join_shared_group(::dup(*made), rank, group); };
+  EXPECT_FALSE(end_of(3, 0)) << "there is none";
+  EXPECT_FALSE(end_of(-1, 0));
+  EXPECT_FALSE(end_of(1, 1)) << "it has one rank";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // Of two groups in turn, in each with another rank.
+    auto small = end_of(2, 0), large = end_of(0, 2);
+    float a = 10, b = 100;
+    const bool right = small && large && (*small)->all_reduce(&a, 1, DType::f32, {}).ok() && a == 11 &&
+                       (*large)->all_reduce(&b, 1, DType::f32, {}).ok() && b == 103;
+    ::_exit(right ? 0 : 1);
+  }
+  auto small = end_of(2, 1), first = end_of(0, 0), second = end_of(0, 1), alone = end_of(1, 0);
+  ASSERT_TRUE(small && first && second && alone);
+  float one = 1;
+  EXPECT_TRUE((*alone)->all_reduce(&one, 1, DType::f32, {}).ok());
+  EXPECT_TRUE((*small)->all_reduce(&one, 1, DType::f32, {}).ok());
+  EXPECT_EQ(one, 11);
+  std::thread other([&] {
+    float two = 2;
+    EXPECT_TRUE((*second)->all_reduce(&two, 1, DType::f32, {}).ok());
+    EXPECT_EQ(two, 103);
+  });
+  one = 1;
+  EXPECT_TRUE((*first)->all_reduce(&one, 1, DType::f32, {}).ok());
+  EXPECT_EQ(one, 103);
+  other.join();
+  EXPECT_EQ(status_of(child), 0);
+  // One that ends takes nobody of another group along.
+  (*first)->abort("it is over");
+  EXPECT_FALSE((*second)->failure());
+  EXPECT_TRUE((*small)->failure());
+  ::close(*made);
+}
+
 TEST(SharedCommunicator, BitsAreThoseOfThreads) {
   constexpr std::size_t kCount = 700;
   constexpr int kSize = 3;

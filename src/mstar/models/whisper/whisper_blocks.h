@@ -18,7 +18,7 @@ namespace mstar::models::whisper {
 inline nn::LoadContext load_context(const engine::BuildContext& build, const WhisperConfig& c) {
   return {.weights = build.weights,
           .device = build.device,
-          .storage = c.storage,
+          .storage = c.storage.of(build.component),
           .pool = build.pool,
           .batch_invariant = c.batch_invariant,
           .ranks = build.ranks(),

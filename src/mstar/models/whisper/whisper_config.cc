@@ -87,15 +87,19 @@ Result<Shape> shape_of(const weights::Checkpoint& checkpoint, const std::string&
   return weight->shape;
 }
 
-Result<DType> matrices_of(const ModelSource& source, const weights::StoredWeight& matrix) {
-  if (source.backend == Backend::cuda) return storage_of(source, matrix);
-  MSTAR_TRY_ASSIGN(const std::string wanted, source.options.get_string("weights", "stored"));
-  if (wanted == "stored") return matrix.type.is_blocks() ? DType::bf16 : matrix.type.dtype();
-  const auto dtype = dtype_from_name(wanted);
-  if (!dtype || (*dtype != DType::f32 && *dtype != DType::f16 && *dtype != DType::bf16 && *dtype != DType::i8))
-    return std::move(bad_model("option weights: '" + wanted + "' is none of stored, f32, f16, bf16, i8"))
-        .with_field("weights");
-  return *dtype;
+Result<DType> matrices_of(const ModelSource& source, const weights::StoredWeight& matrix, std::string_view component) {
+  MSTAR_TRY_ASSIGN(const std::string wanted, kept_as(source.options, component));
+  if (source.backend == Backend::cpu && wanted == "stored" && matrix.type.is_blocks()) return DType::bf16;
+  return storage_of(source, matrix, component);
+}
+
+// What a component hands to the next one is of one type, which on a GPU is that of its matrices.
+Status check_one_type(const WhisperConfig& c) {
+  if (!c.on_cuda() || (c.storage.encoder == c.storage.decoder && c.storage.cross == c.storage.decoder))
+    return ok_status();
+  return std::move(bad_model("on CUDA encoder, cross and decoder of one Whisper keep their weights alike; give all of "
+                             "its node groups the same 'weights'"))
+      .with_field("weights");
 }
 
 Result<Tokenizer> tokenizer_of(const ModelSource& source, int vocab) {
@@ -138,7 +142,11 @@ Result<WhisperConfig> WhisperConfig::read(const ModelSource& source) {
                      " heads is not supported");
   MSTAR_TRY_ASSIGN(out.alignment_heads, alignment_heads_of(config, generation, out.decoder_layers, out.heads));
   out.backend = source.backend;
-  MSTAR_TRY_ASSIGN(out.storage, matrices_of(source, *checkpoint.find(names.encoder_layer + "0" + names.ffn)));
+  const weights::StoredWeight& matrix = *checkpoint.find(names.encoder_layer + "0" + names.ffn);
+  MSTAR_TRY_ASSIGN(out.storage.encoder, matrices_of(source, matrix, "encoder"));
+  MSTAR_TRY_ASSIGN(out.storage.cross, matrices_of(source, matrix, "cross"));
+  MSTAR_TRY_ASSIGN(out.storage.decoder, matrices_of(source, matrix, "decoder"));
+  MSTAR_TRY(check_one_type(out));
   MSTAR_TRY_ASSIGN(out.batch_invariant, source.options.get_bool("batch_invariant", false));
   MSTAR_TRY_ASSIGN(Tokenizer tokenizer, tokenizer_of(source, out.vocab));
   out.tokenizer = std::make_shared<const Tokenizer>(std::move(tokenizer));

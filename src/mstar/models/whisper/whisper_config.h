@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mstar/models/model.h"
@@ -10,6 +11,14 @@
 #include "mstar/text/tokenizer.h"
 
 namespace mstar::models {
+
+// How matrices are kept, by component.
+struct WhisperStorage {
+  DType encoder = DType::f16, cross = DType::f16, decoder = DType::f16;
+  DType of(std::string_view component) const {
+    return component == "encoder" ? encoder : component == "cross" ? cross : decoder;
+  }
+};
 
 struct WhisperConfig {
   int num_mels = 80;
@@ -21,7 +30,7 @@ struct WhisperConfig {
   int vocab = 51865;
   int audio_positions = 1500;  // encoder positions of a window
   int text_positions = 448;
-  DType storage = DType::f16;    // of matrices
+  WhisperStorage storage = {};
   bool batch_invariant = false;  // option: a transcript's bits do not depend on what else runs
   Backend backend = Backend::cpu;
   // Of each decoder layer, the heads whose cross attention tells when a token is said.
@@ -40,7 +49,7 @@ struct WhisperConfig {
   // keys are left out: all scores of a query would move alike.
   bool adds_biases_late() const { return activations() == DType::bf16 && head_dim() == 64; }
   // What lies between products, and the keys and values: bf16 with bf16 matrices on CUDA, else f32.
-  DType activations() const { return on_cuda() && storage == DType::bf16 ? DType::bf16 : DType::f32; }
+  DType activations() const { return on_cuda() && storage.decoder == DType::bf16 ? DType::bf16 : DType::f32; }
   // The decoder's products leave for one another what its layer norms take (nn/residual.h).
   bool passes_norms() const { return activations() == DType::bf16 && !batch_invariant; }
   // What the encoder takes: it would be rounded so when the first convolution reads it.

@@ -233,5 +233,35 @@ TEST(WhisperSegments, AClipBehindTheRecordingHasNothing) {
   EXPECT_GT(number_of(out, kNext), 5000);
 }
 
+TEST(WhisperOptions, WordsAreAskedForByEitherName) {
+  const auto read = [](std::initializer_list<std::pair<const char*, ParamValue>> fields) {
+    Params params;
+    for (const auto& [name, value] : fields) params.set(name, value);
+    return WhisperOptions::read(params);
+  };
+  EXPECT_FALSE(read({})->word_timestamps);
+  EXPECT_TRUE(read({{"word_timestamps", std::string("true")}})->word_timestamps);
+  EXPECT_TRUE(read({{"timestamp_granularities", std::vector<std::string>{"segment", "word"}}})->word_timestamps);
+  EXPECT_FALSE(read({{"timestamp_granularities", std::string("segment")}})->word_timestamps);
+  const auto all = read({{"word_timestamps", true},
+                         {"hallucination_silence_threshold", 1.5},
+                         {"prepend_punctuations", std::string("<")},
+                         {"append_punctuations", std::string(">")}});
+  ASSERT_TRUE(all);
+  EXPECT_EQ(all->hallucination_silence_threshold, 1.5);
+  EXPECT_EQ(all->prepend_punctuations, "<");
+  EXPECT_EQ(all->append_punctuations, ">");
+  for (const auto& [name, value] : {std::pair{"word_timestamps", ParamValue(std::string("maybe"))},
+                                    std::pair{"prepend_punctuations", ParamValue(std::string(2000, '('))},
+                                    std::pair{"hallucination_silence_threshold", ParamValue(-1.0)},
+                                    std::pair{"hallucination_silence_threshold", ParamValue(std::string("long"))},
+                                    std::pair{"hallucination_silence_threshold", ParamValue(2.0)}}) {  // without words
+    const auto got = read({{name, value}});
+    ASSERT_FALSE(got) << name;
+    EXPECT_EQ(got.error().code, Code::invalid_request);
+    EXPECT_EQ(got.error().field, name);
+  }
+}
+
 }  // namespace
 }  // namespace mstar::models

@@ -198,11 +198,10 @@ WindowWords words_of(const Tokenizer& tokenizer, const WhisperTokens& tokens, st
                      std::span<const std::int32_t> first_frames, std::span<const float> probabilities) {
   std::vector<std::int32_t> ended(text.begin(), text.end());
   ended.push_back(tokens.eot);
-  WindowWords out;
-  out.words = split_words(tokenizer, tokens, language, ended);
-  if (!out.words.empty()) out.words.pop_back();  // the end, and what of a character stands before it
+  std::vector<Word> words = split_words(tokenizer, tokens, language, ended);
+  if (!words.empty()) words.pop_back();  // the end, and what of a character stands before it
   std::size_t at = 0;
-  for (Word& word : out.words) {
+  for (Word& word : words) {
     const std::size_t end = at + static_cast<std::size_t>(word.num_tokens);
     word.start_s = first_frames[at] / kPositionsPerSecond;
     word.end_s = first_frames[end] / kPositionsPerSecond;
@@ -211,6 +210,11 @@ WindowWords words_of(const Tokenizer& tokenizer, const WhisperTokens& tokens, st
     word.probability = sum / word.num_tokens;
     at = end;
   }
+  return finish_words(std::move(words), options);
+}
+
+WindowWords finish_words(std::vector<Word> words, const WhisperOptions& options) {
+  WindowWords out{.words = std::move(words)};
   out.median_s = median_duration(out.words);
   if (out.median_s > 0) shorten_at_sentence_ends(out.words, 2 * out.median_s);
   merge_punctuation(out.words, options);

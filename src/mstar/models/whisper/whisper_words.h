@@ -27,12 +27,16 @@ struct Word {
 std::vector<Word> split_words(const Tokenizer& tokenizer, const WhisperTokens& tokens, std::string_view language,
                               std::span<const std::int32_t> text);
 
-// The words of a window's text [n] from its start on, punctuation merged and overlong ones at the ends of sentences
-// shortened. first_frames, probabilities: [n + 1] of each token and the end, positions of 20 ms.
+// Words of a window, from its start on.
 struct WindowWords {
   std::vector<Word> words;
   double median_s = 0;  // of the words that last, at most 0.7
 };
+// Punctuation is merged, and overlong words at the ends of sentences are shortened.
+WindowWords finish_words(std::vector<Word> words, const WhisperOptions& options);
+
+// All of it: of a window's text [n]. first_frames, probabilities: [n + 1] of each token and the end, positions of 20
+// ms.
 WindowWords words_of(const Tokenizer& tokenizer, const WhisperTokens& tokens, std::string_view language,
                      const WhisperOptions& options, std::span<const std::int32_t> text,
                      std::span<const std::int32_t> first_frames, std::span<const float> probabilities);
