@@ -27,6 +27,7 @@ class LocalChat final : public ChatBackend {
     request.output_modalities = {decl::Modality::text};
     request.stream = true;
     request.fields = params_;
+    request.fields.set("separate_reasoning", false);  // shown as it comes
     const auto sink = std::make_shared<WaitingSink>([&on_text](const decl::Chunk& chunk) {
       if (chunk.modality == decl::Modality::text) on_text(chunk.value.text());
     });

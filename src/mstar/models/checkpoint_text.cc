@@ -50,6 +50,7 @@ Status set_template(CheckpointText& out, const std::string& source) {
   if (source.empty()) return ok_status();
   MSTAR_TRY_ASSIGN(ChatTemplate compiled, ChatTemplate::compile(source));
   out.chat_template = std::make_shared<const ChatTemplate>(std::move(compiled));
+  out.reply = reply_format_of(source);
   return ok_status();
 }
 

@@ -11,6 +11,7 @@
 #include "mstar/base/params.h"
 #include "mstar/base/result.h"
 #include "mstar/text/chat_template.h"
+#include "mstar/text/reply/reply_format.h"
 #include "mstar/text/tokenizer.h"
 #include "mstar/weights/metadata.h"
 
@@ -19,6 +20,7 @@ namespace mstar::models {
 struct CheckpointText {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;  // null: the checkpoint has none
+  ReplyFormat reply;                                  // as that template has it
   std::string bos_token, eos_token;                   // as the template sees them; may be empty
   std::vector<std::int32_t> stop_ids;                 // each once
   Params sampling_defaults;                           // of fields that a request leaves out

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <deque>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "mstar/text/incremental_decoder.h"
+#include "mstar/text/reply/reply_parser.h"
 #include "mstar/text/stop_strings.h"
 
 namespace mstar::models {
@@ -14,12 +16,53 @@ namespace {
 using namespace decl;
 using nlohmann::json;
 
+const char* format_of(ReplyPart::Kind kind) {
+  switch (kind) {
+    case ReplyPart::Kind::thought:
+      return "thought";
+    case ReplyPart::Kind::call:
+      return "call";
+    case ReplyPart::Kind::arguments:
+      return "arguments";
+    case ReplyPart::Kind::text:
+      break;
+  }
+  return "utf8";
+}
+
+// Unlike any other's, for clients send it back. Mistral's templates want nine letters and digits.
+std::string new_call_id(CallStyle style) {
+  static thread_local std::mt19937_64 random{std::random_device()()};
+  constexpr std::string_view kLetters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  std::string out = style == CallStyle::mistral ? "" : "call_";
+  for (std::size_t i = 0; i < (style == CallStyle::mistral ? 9u : 24u); ++i)
+    out += kLetters[random() % kLetters.size()];
+  return out;
+}
+
+// Null: the answer is text alone.
+std::unique_ptr<ReplyParser> make_parser(const TextModel& model, const RequestParams& params) {
+  const std::string tools = params.fields.get_string(kToolsField, "").value_or("");
+  const bool thinks = params.fields.get_bool(kThinksField, false).value_or(false);
+  if (tools.empty() && !thinks) return nullptr;
+  ReplyFormat format = model.text.reply;
+  if (tools.empty()) {
+    if (format.calls != CallStyle::command) format.dropped.clear();  // marks of calls
+    format.calls = CallStyle::none;
+  }
+  if (!thinks) format.think_open = format.think_close = {};
+  return std::make_unique<ReplyParser>(std::move(format),
+                                       tools.empty() ? nullptr : std::make_shared<const ToolTypes>(tools),
+                                       params.fields.get_bool(kBeginsThinkingField, false).value_or(false));
+}
+
 class TextEmitter final : public Emitter {
  public:
   TextEmitter(std::shared_ptr<const TextModel> model, const RequestParams& params)
       : model_(std::move(model)),
         wants_logprobs_(params.sampling.num_logprobs >= 0),
-        decoder_(*model_->text.tokenizer),
+        parser_(make_parser(*model_, params)),
+        decoder_(*model_->text.tokenizer, !(parser_ && model_->text.reply.has_special_marks)),
         stops_(params.sampling.stop_strings),
         stop_ids_(params.sampling.stop_ids) {
     if (!params.sampling.ignore_eos)
@@ -46,6 +89,11 @@ class TextEmitter final : public Emitter {
     std::string rest = stops_.push(decoder_.finish());
     rest += stops_.finish();
     give(std::move(rest), out.chunks);
+    if (parser_) {
+      parts_.clear();
+      parser_->finish(parts_);
+      give_parts(out.chunks);
+    }
     out.stop = stops_.matched();
     return out;
   }
@@ -66,8 +114,26 @@ class TextEmitter final : public Emitter {
   }
 
   void give(std::string text, std::vector<Chunk>& chunks) {
+    if (parser_) {
+      parts_.clear();
+      parser_->push(text, parts_);
+      if (!parts_.empty()) return give_parts(chunks);
+      text.clear();
+    }
     if (text.empty() && waiting_.empty()) return;
-    Chunk chunk{.modality = Modality::text, .format = "utf8", .value = HostValue::utf8(text)};
+    add({.modality = Modality::text, .format = "utf8", .value = HostValue::utf8(text)}, chunks);
+  }
+
+  void give_parts(std::vector<Chunk>& chunks) {
+    for (const ReplyPart& part : parts_) {
+      Chunk chunk{.modality = Modality::text, .format = format_of(part.kind), .value = HostValue::utf8(part.text)};
+      if (part.call >= 0) chunk.metadata.set("index", static_cast<std::int64_t>(part.call));
+      if (part.kind == ReplyPart::Kind::call) chunk.metadata.set("id", new_call_id(model_->text.reply.calls));
+      add(std::move(chunk), chunks);
+    }
+  }
+
+  void add(Chunk chunk, std::vector<Chunk>& chunks) {
     if (!waiting_.empty()) {
       chunk.metadata.set("logprobs", waiting_.dump(-1, ' ', false, json::error_handler_t::replace));
       waiting_ = json::array();
@@ -92,6 +158,8 @@ class TextEmitter final : public Emitter {
 
   std::shared_ptr<const TextModel> model_;
   bool wants_logprobs_;
+  std::unique_ptr<ReplyParser> parser_;  // null: text alone
+  std::vector<ReplyPart> parts_;         // of one call
   IncrementalDecoder decoder_;
   StopStrings stops_;
   std::vector<std::int32_t> stop_ids_;

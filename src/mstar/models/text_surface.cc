@@ -193,6 +193,27 @@ Result<std::vector<std::int32_t>> prompt_of(const TextModel& model, const ApiReq
   return model.text.tokenizer->encode(request.text, {.add_special = add_special, .parse_special = parse_special});
 }
 
+// Whether the prompt's end has opened the model's thoughts, as some templates do.
+bool opens_thoughts(const TextModel& model, std::span<const std::int32_t> ids) {
+  constexpr std::size_t kTokens = 16;
+  std::string end = model.text.tokenizer->decode(ids.last(std::min(kTokens, ids.size())), false);
+  end.erase(end.find_last_not_of(" \t\r\n") + 1);
+  return end.ends_with(model.text.reply.think_open);
+}
+
+Status read_reply_fields(const TextModel& model, const ApiRequest& request, std::span<const std::int32_t> ids,
+                         Params& fields) {
+  const bool is_chat = request.route == Route::chat_completions;
+  MSTAR_TRY_ASSIGN(const bool apart, fields.get_bool("separate_reasoning", true));
+  const bool thinks = is_chat && apart && model.text.reply.thinks();
+  const bool calls = is_chat && model.text.reply.calls != CallStyle::none;
+  // Whatever a client has put there.
+  if (thinks || fields.has(kThinksField)) fields.set(kThinksField, thinks);
+  if (thinks) fields.set(kBeginsThinkingField, opens_thoughts(model, ids));
+  if (calls || fields.has(kToolsField)) fields.set(kToolsField, calls ? request.tools_json : std::string());
+  return ok_status();
+}
+
 Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
   const char* const field = request.route == Route::chat_completions ? "messages"
                             : request.route == Route::completions    ? "prompt"
@@ -222,6 +243,7 @@ Result<Intake> intake(const TextModel& model, const ApiRequest& request) {
   if (max_tokens < 0) max_tokens = request.route == Route::completions ? std::min(room, kCompletionTokens) : room;
   MSTAR_TRY_ASSIGN(out.params.cache_salt, request.fields.get_string("cache_salt", ""));
   if (out.params.cache_salt.size() > kMaxSaltBytes) return bad_field("cache_salt", "is longer than 256 bytes");
+  MSTAR_TRY(read_reply_fields(model, request, ids, fields));
   out.params.fields = std::move(fields);
   out.params.output_modalities = {Modality::text};
   out.inputs[model.prompt] = {HostValue::i32(ids)};

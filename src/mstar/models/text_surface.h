@@ -32,7 +32,8 @@ struct TextModel {
 // logit_bias_values, prompt_ids (completions), cache_salt (only requests with the same one share
 // cached prefixes), parse_special (completions: special tokens that are spelt out in the
 // prompt are read as such; not by default), add_special_tokens (completions; by default the tokenizer's own come before
-// the prompt), add_generation_prompt and enable_thinking (chats). A value out of range is an invalid_request with the
+// the prompt), add_generation_prompt, enable_thinking and separate_reasoning (chats; by default thoughts are no part of
+// the text). A value out of range is an invalid_request with the
 // field's name; a prompt that leaves no room for one token too, with field "messages" or "prompt".
 void add_text_surfaces(decl::Decl& d, TextModel model);
 

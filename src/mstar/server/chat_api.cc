@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "mstar/server/chat_messages.h"
+#include "mstar/server/chat_reply.h"
 #include "mstar/server/completion_answer.h"
 #include "mstar/server/json_text.h"
 #include "mstar/server/openai_body.h"
@@ -30,7 +31,7 @@ class WholeChat final : public AnswerWriter {
 
   Status on_chunk(std::size_t choice, const decl::Chunk& chunk, std::string&) override {
     if (chunk.modality != decl::Modality::text) return ok_status();
-    choices_[choice].text += chunk.value.text();
+    choices_[choice].reply.add(chunk);
     append_items(choices_[choice].logprobs, logprob_items(chunk));
     return ok_status();
   }
@@ -43,11 +44,11 @@ class WholeChat final : public AnswerWriter {
     for (std::size_t i = 0; i < choices_.size(); ++i) {
       const Choice& each = choices_[i];
       out.append(i ? ",{\"index\":" : "{\"index\":").append(std::to_string(i));
-      out += ",\"message\":{\"role\":\"assistant\",\"content\":";
-      append_json_string(out, each.text);
+      out += ",\"message\":{\"role\":\"assistant\",";
+      each.reply.append_to(out);
       out += ",\"refusal\":null},\"logprobs\":";
       append_chat_logprobs(out, each.logprobs);
-      out.append(",\"finish_reason\":\"").append(finish_name(each.finish)).append("\"}");
+      out.append(",\"finish_reason\":\"").append(finish_name(each.reply.finish(each.finish))).append("\"}");
     }
     out += "],\"usage\":";
     usage_.append_to(out);
@@ -59,7 +60,7 @@ class WholeChat final : public AnswerWriter {
 
  private:
   struct Choice {
-    std::string text;
+    ChatReply reply;
     std::string logprobs;  // items
     decl::Finish finish = decl::Finish::stop;
   };
@@ -96,13 +97,20 @@ class StreamedChat final : public AnswerWriter {
     const std::string_view logprobs = logprob_items(chunk);
     if (chunk.modality != decl::Modality::text || (text.empty() && logprobs.empty())) return ok_status();
     begin(choice, out);
-    out += choices_[choice].text_head;
-    append_json_text(out, text);
-    if (logprobs.empty()) {
-      out += text_tail_;
-      return ok_status();
+    if (is_said(chunk)) {
+      out += choices_[choice].text_head;
+      append_json_text(out, text);
+      if (logprobs.empty()) {
+        out += text_tail_;
+        return ok_status();
+      }
+      out += "\"},\"logprobs\":";
+    } else {
+      choices_[choice].has_calls |= chunk.format == kCallFormat;
+      out += choices_[choice].head;
+      append_delta(out, chunk);
+      out += ",\"logprobs\":";
     }
-    out += "\"},\"logprobs\":";
     append_chat_logprobs(out, logprobs);
     out.append(",\"finish_reason\":null}").append(close_);
     return ok_status();
@@ -112,7 +120,7 @@ class StreamedChat final : public AnswerWriter {
     begin(choice, out);
     usage_.add(choice, finished.usage);
     out.append(choices_[choice].head).append("{},\"logprobs\":null,\"finish_reason\":\"");
-    out.append(finish_name(finished.finish)).append("\"}").append(close_);
+    out.append(finish_name(finish_of(finished.finish, choices_[choice].has_calls))).append("\"}").append(close_);
     if (--num_open_ > 0) return ok_status();
     append_stream_end(base_, include_usage_ ? &usage_ : nullptr, out);
     return ok_status();
@@ -125,6 +133,7 @@ class StreamedChat final : public AnswerWriter {
     std::string head;       // up to the value of "delta"
     std::string text_head;  // up to the text of "content"
     bool begun = false;
+    bool has_calls = false;
   };
 
   void begin(std::size_t choice, std::string& out) {
@@ -169,6 +178,8 @@ Status read_modalities(const OrderedJson& body) {
 Status read_template_fields(const OrderedJson& body, Params& fields) {
   MSTAR_TRY_ASSIGN(const bool adds_prompt, bool_member(body, "add_generation_prompt", true));
   if (!adds_prompt) fields.set("add_generation_prompt", false);
+  MSTAR_TRY_ASSIGN(const bool apart, bool_member(body, "separate_reasoning", true));
+  if (!apart) fields.set("separate_reasoning", false);
   const OrderedJson* const variables = find_member(body, "chat_template_kwargs");
   if (!variables) return ok_status();
   if (!variables->is_object()) return bad_field("chat_template_kwargs", "must be an object");
