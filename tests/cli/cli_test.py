@@ -124,7 +124,7 @@ class Models(Case):
             self.assertIn(text, out)
         models = json.loads(self.check(mstar("inspect", MODEL, "--json"), 0).stdout)
         self.assertEqual([c["name"] for c in models[0]["components"] if c["on"] == "host"], ["audio", "segment"])
-        self.assertEqual({w["name"] for w in models[0]["walks"]}, {"detect", "listen", "prompt", "decode", "close"})
+        self.assertEqual({w["name"] for w in models[0]["walks"]}, {"detect", "listen", "prompt", "decode", "close", "align"})
         self.assertTrue(models[0]["weights"]["homes"])
 
     def test_inspect_of_a_config_shows_the_placement(self):
