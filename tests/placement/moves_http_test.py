@@ -148,7 +148,7 @@ class Moves(Case):
             time.sleep(0.02)
 
     def test_what_cannot_move_is_refused(self):
-        heads = [group(["features", "encoder", "cross"], [0]), group(["decoder"], [0], walks=["detect", "listen", "prompt"]),
+        heads = [group(["features", "encoder", "cross"], [0]), group(["decoder"], [0], walks=["detect", "listen", "prompt", "align"]),
                  group(["decoder"], [1], walks=["decode"])]
         result = self.call("inspect", self.config(WHISPER, node_groups=heads))
         self.assertNotEqual(result.returncode, 0)
