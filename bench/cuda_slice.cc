@@ -76,6 +76,8 @@ const Part kParts[] = {
     {"layers", {}, {time_layers}},
     {"draws", {check_draws}, {time_draws}},
     {"whisper", {check_whisper_ops}, {time_whisper_ops}},
+    {"alignment", {check_alignment}, {time_alignment}},
+    {"words", {check_words}, {time_words}},
     {"group", {check_group}, {time_group}},
 };
 

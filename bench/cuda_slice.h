@@ -62,6 +62,11 @@ void time_draws(Report& report, Device& cuda);
 // What Whisper's encoder, cross attention and rules call, and their times at large-v3's sizes.
 void check_whisper_ops(Report& report, Device& cuda);
 void time_whisper_ops(Report& report, Device& cuda);
+// What its word times call: scores of alignment heads; the way through them and the probabilities of tokens.
+void check_alignment(Report& report, Device& cuda);
+void time_alignment(Report& report, Device& cuda);
+void check_words(Report& report, Device& cuda);
+void time_words(Report& report, Device& cuda);
 // What ranks say to each other through each other's memory, and its times.
 void check_group(Report& report, Device& cuda);
 void time_group(Report& report, Device& cuda);

@@ -3,7 +3,7 @@
 # build/cuda): gpu.sh truth|bench|profile|groups. Each part takes less than 9 minutes; what runs out of its own time is cut and said to be. The
 # table comes last; PART.json (binary, machine, results) and PART.log go to $OUT, else to results/ beside this script.
 #   truth    cuda_slice; language models and Whisper with seeded weights against transformers (gpu_truth.py, gpu_whisper_truth.py); whether
-#            answers depend on what else runs (gpu_batch.py)
+#            answers depend on what else runs (gpu_batch.py); word times (gpu_words.py)
 #   bench    the rows of the models through HTTP (gpu_bench.py), with transformers on the same card in the same run
 #   profile  the phases of the host's work at 1, 32 and 64 rows; the kernels of the commonest steps (gpu_timeline.py), where CUPTI was there when the binary was built
 #   groups   where there are two GPUs or more: what ranks say to each other, one rank against two that work in step (gpu_ranks.py), and rows of
@@ -19,6 +19,7 @@ slice=$(at cuda_slice ../build/cuda/bench/cuda_slice)
 truth=$(at gpu_truth.py ../tools/golden/gpu_truth.py)
 batch=$(at gpu_batch.py ../tools/golden/gpu_batch.py)
 ranks=$(at gpu_ranks.py ../tools/golden/gpu_ranks.py)
+words=$here/gpu_words.py
 whisper_truth=$(at gpu_whisper_truth.py ../tools/golden/gpu_whisper_truth.py)
 models=$(at models models)
 out=${OUT:-$here/results}
@@ -68,11 +69,14 @@ case $part in
     done
     wanted whisper-large-v3 && [ -f "$whisper_truth" ] && step truth-whisper-large-v3 200 "$python" "$whisper_truth" --mstar "$work/mstar" \
       --config "$models/whisper-large-v3/config.json" -- --device cuda
+    wanted whisper-small && [ -f "$words" ] && step words-whisper-small 120 "$python" "$words" --mstar "$work/mstar" --config "$models/whisper-small/config.json" \
+      $([ -d "$models/whisper-tiny.en" ] && [ -d "$here/speech" ] && echo --weights "$models/whisper-tiny.en" --speech "$here/speech" --golden "$here/tiny.en_words.json") -- --device cuda
     wanted qwen3.5-0.8b && step batch-qwen3.5-0.8b 90 "$python" "$batch" --mstar "$work/mstar" --model "$models/qwen3.5-0.8b" -- --device cuda
     ;;
   bench)
     wanted qwen3.5-0.8b && bench qwen3.5-0.8b 200 --run qwen3.5-0.8b:1,32,64 --seconds 15 --boots 3 --peer transformers
     wanted whisper-large-v3 && bench whisper-large-v3 140 --run whisper-large-v3:1,32 --seconds 15 --peer transformers
+    wanted whisper-large-v3 && bench whisper-large-v3-words 60 --run whisper-large-v3:1,32 --seconds 8 --words
     wanted qwen3.5-9b && bench qwen3.5-9b 110 --run qwen3.5-9b:64 --seconds 15
     wanted qwen3.5-0.8b && bench qwen3.5-0.8b-16-512 90 --run qwen3.5-0.8b:32,64 --seconds 15 --output 16-512
     others=()

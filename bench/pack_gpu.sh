@@ -16,6 +16,13 @@ for program in build/cuda/mstar build/cuda/bench/*; do
   ldd "$program" | awk '$3 ~ /^\// { print $3 }'
 done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libcublas|libcublasLt|libcudart|libcudnn[a-z_]*|libnvJitLink)\.so' | xargs -r cp -L -t "$staging/lib"
 cp -r bench/models bench/*.sh bench/*.py tools/golden/gpu_*.py src/mstar/ops/linear/linear_table.inc "$staging/"
+# What the word times of Whisper tiny.en, where it is among the weights, are compared on.
+speech=/usr/share/pocketsphinx/test/data
+if [ -d "$speech" ]; then
+  mkdir "$staging/speech"
+  (cd "$speech" && cp --parents librivox/*.wav cards/*.wav *.raw tidigits/*.raw "$staging/speech/")
+  cp tests/golden/whisper/tiny.en_words.json "$staging/"
+fi
 for weights in "$@"; do cp -rL "$weights" "$staging/models/"; done
 tar -C "$staging" -c . | xz -T0 -3 > "$to/gpu.tar.xz"
 du -h "$to/gpu.tar.xz"

@@ -327,7 +327,8 @@ class Decoder final : public engine::ComponentBody {
     MSTAR_TRY(step.run_region(0, [&] { return read_texts(step); }));
     for (const auto& [slot, border] : {std::pair{4, kFirstFrames}, std::pair{5, kTokenProbs}}) {
       const TensorView out = step.output(slot);
-      ops.device.copy_within(out.pointer, step.border(border).pointer, out.bytes(), ops.stream);
+      // None of rows that a graph is recorded with.
+      if (!out.empty()) ops.device.copy_within(out.pointer, step.border(border).pointer, out.bytes(), ops.stream);
     }
     return ok_status();
   }
