@@ -54,7 +54,8 @@ struct TranscribeFlags {
   std::vector<std::string> param_texts;  // NAME=VALUE
   Params params;                         // of param_texts
   bool word_timestamps = false;
-  bool vad = false;  // hear only what is spoken
+  bool vad = false;       // hear only what is spoken
+  bool parallel = false;  // in parts that are heard at the same time
   bool force = false;
   bool quiet = false;
 };

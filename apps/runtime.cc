@@ -75,6 +75,7 @@ Runtime::Runtime(RuntimeConfig config) : config_(std::move(config)) {}
 Runtime::~Runtime() { stop_workers(); }
 
 void Runtime::stop_workers() {
+  frontend_.reset();
   // The conductor stops first, so that nothing new reaches the workers; it stays until their last messages are out.
   if (conductor_) conductor_->stop();
   if (groups_) groups_->stop_supervisor();
@@ -226,6 +227,10 @@ Status Runtime::start_workers() {
   mesh_->conductor = conductor_.get();
   for (std::uint32_t w = 0; w < workers.size(); ++w) workers[w].id = WorkerId(w);
   conductor_->start();
+  frontend_ = std::make_unique<conductor::SplitFrontend>(
+      *conductor_,
+      conductor::SplitOptions{.split = [this](const decl::ApiRequest& request) { return conductor_->split(request); },
+                              .most_running = config_.max_concurrent_requests});
   MSTAR_TRY(config_.isolation == Isolation::thread ? start_in_threads(std::move(workers))
                                                    : start_in_processes(std::move(workers)));
   // Processes are watched while they load, however long that takes.

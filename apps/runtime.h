@@ -13,6 +13,7 @@
 #include "memory_plan.h"
 #include "mstar/base/step_profile.h"
 #include "mstar/conductor/conductor.h"
+#include "mstar/conductor/split_frontend.h"
 #include "mstar/device/device.h"
 #include "mstar/device/rank_mesh.h"
 #include "mstar/device/thread_pool.h"
@@ -126,7 +127,9 @@ class Runtime {
  public:
   static Result<std::unique_ptr<Runtime>> build(RuntimeConfig config);
   ~Runtime();
-  conductor::Conductor& frontend() { return *conductor_; }
+  conductor::Conductor& conductor() { return *conductor_; }
+  // For clients: requests that a model answers in parts are split here.
+  conductor::SplitFrontend& frontend() { return *frontend_; }
   // As the memory plan left it.
   int max_concurrent_requests() const { return config_.max_concurrent_requests; }
   // By model, as named: replicas of each of its node groups with ranks.
@@ -187,6 +190,7 @@ class Runtime {
   std::unique_ptr<worker::HostPool> host_pool_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<conductor::Conductor> conductor_;
+  std::unique_ptr<conductor::SplitFrontend> frontend_;
   // Worker 0 runs host components, worker 1 + rank a device; those of this process first. Null: a rank that follows.
   std::vector<std::unique_ptr<worker::Worker>> workers_;
   std::unique_ptr<StepGroups> groups_;          // of ranks that are threads

@@ -1,6 +1,8 @@
 // mstar serve: models over HTTP until SIGTERM or SIGINT.
 #include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
@@ -77,6 +79,14 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   add_profile_flag(command, flags.model);
 }
 
+// Requests of parts first: their parts are requests too.
+bool drain(Runtime& runtime) {
+  const auto deadline = std::chrono::steady_clock::now() + kDrain;
+  const bool ended = runtime.frontend().drain(kDrain);
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  return runtime.conductor().drain(std::max(left, std::chrono::milliseconds(0))) && ended;
+}
+
 int run_serve(const ServeFlags& flags) {
   EndRequest end;
   const SignalWatch signals([&](int signal, int count) { end.on_signal(signal, count); });
@@ -92,14 +102,14 @@ int run_serve(const ServeFlags& flags) {
   if (const Status readable = check_warmup(settings->warmup); !readable) return complain(readable.error(), 1);
   auto runtime = Runtime::build(settings->runtime);
   if (!runtime) return complain(runtime.error(), runtime.error().code == Code::invalid_request ? 2 : 1);
-  conductor::Conductor& frontend = (*runtime)->frontend();
+  conductor::Conductor& frontend = (*runtime)->conductor();
   const ReplicaCounts replicas = (*runtime)->num_replicas();
   if (const Status warm = run_warmup(frontend, settings->warmup, replicas); !warm) return complain(warm.error(), 1);
   const auto calls = warmup_calls(frontend, settings->warmup, replicas);
   const Status taken = calls ? frontend.set_warmup(*calls) : Status(calls.error());
   if (!taken) return complain(taken.error(), 1);
   settings->server.stays_awake = stays_awake(settings->runtime);
-  auto http = server::HttpServer::start(settings->server, frontend);
+  auto http = server::HttpServer::start(settings->server, (*runtime)->frontend());
   if (!http) return complain(http.error(), 1);
   end.serving();
   const Startup startup{.memory = (*runtime)->memory(),
@@ -112,7 +122,7 @@ int run_serve(const ServeFlags& flags) {
   const int signal = end.wait();
   log_info("{}: finishing the requests in flight; once more to quit at once", signal == SIGTERM ? "SIGTERM" : "SIGINT");
   (*http)->stop_accepting();
-  if (!(*runtime)->frontend().drain(kDrain)) log_warn("some requests took too long and are given up");
+  if (!drain(**runtime)) log_warn("some requests took too long and are given up");
   (*http)->drain(kLastBytes);
   report_profile(**runtime);
   return 0;

@@ -76,7 +76,7 @@ TEST(StepGroups, AGroupThatEndedComesBackWarmWithTheSameAnswers) {
   ASSERT_TRUE(runtime);
   const std::string expected = answered(*runtime, 12);
   ASSERT_EQ(expected.find("failed"), std::string::npos) << expected;
-  ASSERT_TRUE(runtime->frontend().set_warmup({{"warmup-0", text_request(kWarmTokens), 1}}).ok());
+  ASSERT_TRUE(runtime->conductor().set_warmup({{"warmup-0", text_request(kWarmTokens), 1}}).ok());
   for (int life = 0; life < 3; ++life) {
     const auto group = runtime->step_group(0);
     const Call cut = begin(*runtime, 200);

@@ -4,6 +4,7 @@
 Usage: voice_test.py PATH_TO_MSTAR [unittest options]. Skipped as golden_test.py is, and without the weights silero-vad.
 """
 import array
+import difflib
 import json
 import os
 import pathlib
@@ -84,13 +85,33 @@ class Voice(unittest.TestCase):
     def test_base(self):
         self.compare("whisper-base")
 
+    def test_parts_at_the_same_time(self):
+        golden = json.loads((GOLDEN / "base_voice.json").read_text())["filter"]
+        write(self.sound, mix())
+        heard = [self.heard("whisper-base", "--parallel", "--max-requests", str(n)) for n in (1, 4)]
+        self.assertEqual(heard[0], heard[1])
+        words = lambda text: "".join(c for c in text.lower() if c.isalnum() or c == " ").split()  # noqa: E731
+        expected = words(" ".join(each["text"] for each in golden))
+        self.assertGreater(difflib.SequenceMatcher(None, words(heard[0]["text"]), expected).ratio(), 0.93)
+        self.assertAlmostEqual(heard[0]["duration"], len(mix()) / 16000, delta=0.01)
+        self.assertEqual(heard[0]["language"], "en")
+        starts = [each["start"] for each in heard[0]["segments"]]
+        self.assertEqual(starts, sorted(starts))
+        self.assertEqual([each["id"] for each in heard[0]["segments"]], list(range(len(starts))))
+        self.assertGreater(starts[0], 20)
+        timed = self.heard("whisper-base", "--parallel", "--word-timestamps")
+        times = [time for each in timed["segments"] for word in each["words"] for time in (word["start"], word["end"])]
+        self.assertEqual(times, sorted(times))
+        self.assertGreater(len(times), 100)
+
     def test_of_silence_and_noise_comes_no_text(self):
         dice = random.Random(3)
         for sound in (silence(90 * 16000), array.array("h", [int(dice.gauss(0, 300)) for _ in range(60 * 16000)])):
             write(self.sound, sound)
-            heard = self.heard("whisper-tiny.en")
-            self.assertEqual((heard["text"], heard["segments"]), ("", []))
-            self.assertEqual(heard["duration"], len(sound) / 16000)
+            for options in ((), ("--parallel",)):
+                heard = self.heard("whisper-tiny.en", *options)
+                self.assertEqual((heard["text"], heard["segments"]), ("", []))
+                self.assertEqual(heard["duration"], len(sound) / 16000)
 
 
 if __name__ == "__main__":

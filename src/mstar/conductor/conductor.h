@@ -99,6 +99,8 @@ class Conductor final : public Frontend {
   // places.
   Result<std::vector<RequestId>> submit_call(CallRequests call) override;
   Result<decl::TextCodec> text_codec(std::string_view model) const override;
+  // What its model's surface makes of it; null: it is one request. Of a request that cannot be served too.
+  Result<std::unique_ptr<decl::Splitter>> split(const decl::ApiRequest& request) const;
   void abort(RequestId request) override { inbox_.push(Inbox(Abort{request})); }
   Status push(RequestId request, std::string_view port, const HostValue& value, bool done) override;
   std::vector<ServedModel> models() const override;

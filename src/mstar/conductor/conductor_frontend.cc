@@ -49,6 +49,14 @@ Result<decl::TextCodec> Conductor::text_codec(std::string_view name) const {
   return *codec;
 }
 
+Result<std::unique_ptr<decl::Splitter>> Conductor::split(const decl::ApiRequest& request) const {
+  const auto model = find_model(request.model);
+  if (!model) return std::unique_ptr<decl::Splitter>();
+  const decl::Surface* const surface = options_.models[*model].compiled->declaration().surface_for(request.route);
+  if (!surface || !surface->split) return std::unique_ptr<decl::Splitter>();
+  return surface->split(request);
+}
+
 Result<Conductor::Submit> Conductor::find_served(const decl::ApiRequest& request) const {
   Submit out;
   MSTAR_TRY_ASSIGN(out.model, find_model(request.model));

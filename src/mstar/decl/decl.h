@@ -16,6 +16,7 @@
 #include "mstar/decl/plan.h"
 #include "mstar/decl/port.h"
 #include "mstar/decl/resource.h"
+#include "mstar/decl/split.h"
 #include "mstar/decl/walk.h"
 #include "mstar/decl/weight_rules.h"
 
@@ -30,6 +31,8 @@ struct Surface {
   std::function<Result<Chunk>(PortRef, const HostValue&, const RequestParams&)> emit = {};
   // In place of emit, where chunks depend on what came before.
   MakeEmitter emitter = {};
+  // Requests that are answered in parts; empty: none is.
+  MakeSplitter split = {};
   // What fields are that a request leaves out, where the model has a say in it; for people, intake() knows.
   Params defaults = {};
   // A request to try, for people: /generate's JSON without "model". Empty: one with "text".

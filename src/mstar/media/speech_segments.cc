@@ -72,7 +72,21 @@ bool SpeechSegments::cut_long_speech(std::int64_t now, std::vector<SpeechSegment
   return true;
 }
 
+std::int64_t SpeechSegments::next_begin() const {
+  if (waiting_) return waiting_->begin;
+  return static_cast<std::int64_t>(std::max(0.0, static_cast<double>(begin_.value_or(now_)) - pad_));
+}
+
 void SpeechSegments::push(float probability, std::vector<SpeechSegment>& out) {
+  step(probability, out);
+  // Whatever comes lies too far away to share its padding.
+  if (!waiting_ || static_cast<double>(begin_.value_or(now_) - waiting_->end) < 2 * pad_) return;
+  waiting_->end = static_cast<std::int64_t>(static_cast<double>(waiting_->end) + pad_);
+  out.push_back(*waiting_);
+  waiting_.reset();
+}
+
+void SpeechSegments::step(float probability, std::vector<SpeechSegment>& out) {
   const std::int64_t now = std::exchange(now_, now_ + kVoiceFrame);
   const bool is_speech = static_cast<double>(probability) >= options_.threshold;
   if (is_speech && silence_ > 0) {

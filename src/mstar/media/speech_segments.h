@@ -28,7 +28,7 @@ struct SpeechSegment {
   friend bool operator==(const SpeechSegment&, const SpeechSegment&) = default;
 };
 
-// A stretch comes out once the next one is certain, for padding is shared out between neighbours. Thread: one owner.
+// A stretch comes out once its padding is certain, which neighbours share out between them. Thread: one owner.
 // Memory: a few stretches, and the silences of a stretch whose length is limited.
 class SpeechSegments {
  public:
@@ -37,11 +37,14 @@ class SpeechSegments {
   void push(float probability, std::vector<SpeechSegment>& out);
   // `num_samples`: of the whole sound. Nothing may be pushed after it.
   void finish(std::int64_t num_samples, std::vector<SpeechSegment>& out);
+  // No stretch that is still to come begins before this sample.
+  std::int64_t next_begin() const;
 
  private:
   struct Silence {
     std::int64_t begin = 0, count = 0;
   };
+  void step(float probability, std::vector<SpeechSegment>& out);
   bool cut_long_speech(std::int64_t now, std::vector<SpeechSegment>& out);
   void end_speech(std::int64_t end, bool checks_length, std::vector<SpeechSegment>& out);
   void add(SpeechSegment segment, std::vector<SpeechSegment>& out);

@@ -7,6 +7,7 @@
 #include "mstar/base/check.h"
 #include "mstar/models/whisper/whisper_body.h"
 #include "mstar/models/whisper/whisper_options.h"
+#include "mstar/models/whisper/whisper_parts.h"
 #include "mstar/models/whisper/whisper_stages.h"
 
 namespace mstar::models {
@@ -399,7 +400,12 @@ void declare_surfaces(Decl& d, const WhisperRefs& r, const WhisperPorts& p) {
   for (const Route route : {Route::audio_transcriptions, Route::audio_translations, Route::generate})
     d.surface({.route = route,
                .intake = [r, file = p.file](const ApiRequest& request) { return intake(r, file, request); },
-               .emit = emit});
+               .emit = emit,
+               .split = [r, file = p.file](const ApiRequest& request) -> Result<std::unique_ptr<Splitter>> {
+                 // A bad field is told at once, not by the first part.
+                 if (request.fields.has("parallel")) MSTAR_TRY(intake(r, file, request));
+                 return split_whisper(r.config, request);
+               }});
 }
 
 }  // namespace
