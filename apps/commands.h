@@ -54,6 +54,7 @@ struct TranscribeFlags {
   std::vector<std::string> param_texts;  // NAME=VALUE
   Params params;                         // of param_texts
   bool word_timestamps = false;
+  bool vad = false;  // hear only what is spoken
   bool force = false;
   bool quiet = false;
 };

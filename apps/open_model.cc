@@ -9,6 +9,7 @@
 #include "mstar/models/checkpoint_numbers.h"
 #include "placement_check.h"
 #include "runtime.h"
+#include "weight_cache.h"
 
 namespace mstar::apps {
 namespace {
@@ -78,8 +79,11 @@ Result<OpenedModel> open_model(const ModelConfig& config, Backend backend) {
   out.config = config;
   if (out.config.name.empty()) out.config.name = default_name(config.model);
   MSTAR_TRY(take_group_weights(config.node_groups, out.config.options));
-  models::ModelSource source{
-      .name = config.model, .directory = config.model, .options = out.config.options, .backend = backend};
+  models::ModelSource source{.name = config.model,
+                             .directory = config.model,
+                             .options = out.config.options,
+                             .backend = backend,
+                             .voice_directory = find_model("silero-vad")};
   if (!is_family_without_weights(config.model)) {
     std::error_code ignored;
     if (!std::filesystem::exists(source.directory, ignored)) return not_found(config.model);

@@ -132,6 +132,7 @@ void Transcription::start_next() {
   request.fields = flags_.params;
   if (!flags_.language.empty()) request.fields.set("language", flags_.language);
   if (!flags_.prompt.empty()) request.fields.set("prompt", flags_.prompt);
+  if (flags_.vad) request.fields.set("vad_filter", true);
   if (flags_.word_timestamps) request.fields.set("word_timestamps", true);
   auto bytes = file.input.path == "-" ? Result<HostValue>(std::move(stdin_bytes_)) : open_whole(file.input.path);
   file.job->start(runtime_->frontend(), std::move(request), std::move(bytes));
@@ -266,6 +267,7 @@ void add_transcribe_flags(CLI::App& command, TranscribeFlags& flags) {
   command.add_option("--prompt", flags.prompt, "text that the recording is to be read as continuing");
   command.add_flag("--word-timestamps", flags.word_timestamps,
                    "when each word is said: json has it, and other formats' times follow the words");
+  command.add_flag("--vad", flags.vad, "hear only what is spoken: silence is passed over, and no text is made of it");
   command.add_option("--param", flags.param_texts, "further request fields as NAME=VALUE; may be given again");
   command.add_flag("-q,--quiet", flags.quiet, "no progress lines; faults only");
   add_model_flags(command, flags.model);

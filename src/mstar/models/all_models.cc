@@ -2,6 +2,7 @@
 #include "mstar/models/model.h"
 
 #include "mstar/models/qwen35/qwen35.h"
+#include "mstar/models/silero/silero.h"
 #include "mstar/models/toy/null_model.h"
 #include "mstar/models/toy/toy_image.h"
 #include "mstar/models/toy/toy_speech.h"
@@ -18,6 +19,7 @@ constexpr ModelFamily kFamilies[] = {
      decoder_lm_dummy_weights, true},
     {"qwen35", "Qwen3.5 language models, dense sizes", true, qwen35_recognises, declare_qwen35, qwen35_dummy_weights,
      true},
+    {"silero-vad", "where there is speech in a recording", true, silero_recognises, declare_silero},
     {"null", "a language model that computes nothing: measures the way to it", false, nullptr, declare_null_model},
     {"toy-image", "a tiny seeded denoiser with guidance", false, nullptr, declare_toy_image},
     {"toy-speech", "a tiny seeded model that speaks as it writes", false, nullptr, declare_toy_speech},

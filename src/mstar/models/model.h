@@ -22,6 +22,7 @@ struct ModelSource {
   std::shared_ptr<const weights::Checkpoint> checkpoint;
   Params options;  // `options:` of the YAML: each family documents its own
   Backend backend = Backend::cpu;
+  std::filesystem::path voice_directory = {};  // of the weights of voice activity, for models that pass over silence
 };
 
 struct ModelFamily {

@@ -69,7 +69,17 @@ std::int64_t read_as(std::span<const std::byte> bytes) {
 }  // namespace
 
 std::string_view format_name(Format format) {
-  return format == Format::safetensors ? "safetensors" : format == Format::gguf ? "GGUF" : "CTranslate2 version 6";
+  switch (format) {
+    case Format::safetensors:
+      return "safetensors";
+    case Format::gguf:
+      return "GGUF";
+    case Format::onnx:
+      return "ONNX";
+    case Format::ctranslate2:
+      break;
+  }
+  return "CTranslate2 version 6";
 }
 
 Result<std::uint64_t> weight_bytes(std::string_view name, StoredType type, std::span<const std::uint64_t> dims) {
@@ -123,8 +133,11 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const fs::path& path) {
       MSTAR_TRY(out->read_ctranslate2_file(path));
     } else if (path.extension() == ".gguf") {
       MSTAR_TRY(out->read_gguf_files(path));
+    } else if (path.extension() == ".onnx") {
+      MSTAR_TRY(out->read_onnx_file(path));
     } else {
-      return bad_model("'" + path.string() + "' is neither .safetensors nor .gguf nor a CTranslate2 model.bin");
+      return bad_model("'" + path.string() +
+                       "' is neither .safetensors nor .gguf nor .onnx nor a CTranslate2 model.bin");
     }
   } else if (is_file(path / "model.safetensors")) {
     MSTAR_TRY(out->read_safetensors_files({path / "model.safetensors"}));
@@ -139,8 +152,13 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const fs::path& path) {
       return out;
     }
     MSTAR_TRY_ASSIGN(const auto ggufs, files_in(path, ".gguf"));
+    if (ggufs.empty() && is_file(path / "model.onnx")) {
+      MSTAR_TRY(out->read_onnx_file(path / "model.onnx"));
+      return out;
+    }
     if (ggufs.empty())
-      return bad_model("'" + path.string() + "' holds no *.safetensors, no *.gguf and no CTranslate2 model.bin");
+      return bad_model("'" + path.string() +
+                       "' holds no *.safetensors, no *.gguf, no CTranslate2 model.bin and no model.onnx");
     MSTAR_TRY_ASSIGN(const fs::path one, gguf_among(path, ggufs));
     MSTAR_TRY(out->read_gguf_files(one));
   }
@@ -181,6 +199,14 @@ Status Checkpoint::read_ctranslate2_file(const fs::path& path) {
   weights_ = std::move(model.weights);
   aliases_ = std::move(model.aliases);
   spec_name_ = std::move(model.spec_name);
+  return add_names();
+}
+
+Status Checkpoint::read_onnx_file(const fs::path& path) {
+  format_ = Format::onnx;
+  MSTAR_TRY_ASSIGN(auto file, MappedFile::open(path));
+  MSTAR_TRY_ASSIGN(weights_, read_onnx(file->bytes(), base_name(path)));
+  files_.push_back(std::move(file));
   return add_names();
 }
 

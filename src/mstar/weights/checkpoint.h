@@ -48,16 +48,16 @@ struct DummyWeight {
   Fill fill = Fill::normal;  // of standard deviation 0.02
 };
 
-enum class Format : std::uint8_t { safetensors, ctranslate2, gguf };
+enum class Format : std::uint8_t { safetensors, ctranslate2, gguf, onnx };
 std::string_view format_name(Format format);
 
 // Immutable after open; any thread may read. Spans are valid while the checkpoint lives.
 class Checkpoint {
  public:
   // A directory (model.safetensors; model.safetensors.index.json with its shards; model.bin of CTranslate2; every
-  // *.safetensors in it; or its one *.gguf, in that order of preference) or one such file. Of a GGUF file in parts
-  // (NAME-00001-of-00003.gguf) the first part stands for all. Cost: reads headers only.
-  // Errors: bad_model, naming the file and, for a damaged one, the array.
+  // *.safetensors in it; its one *.gguf; or model.onnx, in that order of preference) or one such file. Of a GGUF file
+  // in parts (NAME-00001-of-00003.gguf) the first part stands for all. Cost: reads headers only. Errors: bad_model,
+  // naming the file and, for a damaged one, the array.
   static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& directory_or_file);
 
   // Seeded bf16 numbers under these names, as if `directory` held them: for measuring at real size without weights.
@@ -91,6 +91,7 @@ class Checkpoint {
   Status read_safetensors_files(const std::vector<std::filesystem::path>& files);
   Status read_index(const std::filesystem::path& index);
   Status read_ctranslate2_file(const std::filesystem::path& file);
+  Status read_onnx_file(const std::filesystem::path& file);
   Status read_gguf_files(const std::filesystem::path& first);
   Status add_gguf(const std::filesystem::path& file, bool is_first);
   Status add_names();

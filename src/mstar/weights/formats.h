@@ -39,6 +39,10 @@ struct GgufModel {
 };
 Result<GgufModel> read_gguf(std::span<const std::byte> bytes, std::string_view file);
 
+// The initialisers of an ONNX model's graph that are f32, f16, bf16, i32 or i8 and lie in the file itself. Their bytes
+// are not aligned.
+Result<std::vector<StoredWeight>> read_onnx(std::span<const std::byte> bytes, std::string_view file);
+
 // Bytes of an array of these dims, checked for overflow, rank and whole blocks; the error says what is wrong and names
 // the array.
 Result<std::uint64_t> weight_bytes(std::string_view name, StoredType type, std::span<const std::uint64_t> dims);

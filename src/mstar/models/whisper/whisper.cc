@@ -179,6 +179,7 @@ Result<Intake> intake(const WhisperRefs& refs, PortRef file, const ApiRequest& r
   MSTAR_TRY_ASSIGN(const std::string prompt, fields.get_string("prompt", ""));
   encode_prompt(*config.tokenizer, prompt, out.params);
   MSTAR_TRY_ASSIGN(const WhisperOptions options, WhisperOptions::read(fields));
+  if (options.speech) MSTAR_TRY(config.voice->get());
   auto& sampling = out.params.sampling;
   sampling.temperature = options.temperatures.front();
   MSTAR_TRY_ASSIGN(sampling.max_tokens, fields.get_int("max_tokens", -1));
@@ -192,7 +193,7 @@ Result<Intake> intake(const WhisperRefs& refs, PortRef file, const ApiRequest& r
 
 // What declare_whisper's parts share besides the refs of the bodies.
 struct WhisperPorts {
-  PortRef file, length, segments, about;
+  PortRef file, length, speech, segments, about;
 };
 struct WhisperComponents {
   ComponentRef audio, segment, features, encoder, cross, decoder;
@@ -227,6 +228,7 @@ WhisperPorts declare_ports(Decl& d, const WhisperConfig& c, WhisperRefs& r, Whis
   }
   r.window = d.port({.name = "window", .dtype = DType::i32, .axes = {{"fields", kWindowFields}}, .travel = {Keep{}}});
   p.length = d.port({.name = "length", .dtype = DType::f32, .axes = {{"one", 1}}, .travel = {Keep{}}});
+  p.speech = d.port({.name = "speech", .dtype = DType::i32, .axes = {{"ends"}}, .travel = {Keep{}}});
   r.mel = d.port({.name = "mel", .dtype = c.mels(), .axes = {{"mels", c.num_mels}, {"frames", c.window_frames()}}});
   r.states =
       d.port({.name = "states", .dtype = c.activations(), .axes = {{"positions", c.audio_positions}, {"dim", c.dim}}});
@@ -274,13 +276,14 @@ void declare_listening(Decl& d, const WhisperRefs& r, std::shared_ptr<const MelP
   if (r.config->on_cuda()) {
     const std::size_t row_bytes = static_cast<std::size_t>(r.config->window_frames()) * dtype_bytes(r.config->mels());
     const auto buffers = std::make_shared<FeatureBuffers>(static_cast<std::size_t>(r.config->num_mels), row_bytes);
-    const auto make = [config = r.config, plan, buffers](const RequestParams&) {
-      return make_window_stage(config, plan, buffers);
+    const auto make = [config = r.config, plan, buffers](const RequestParams& params) {
+      return make_window_stage(config, params, plan, buffers);
     };
     out.audio = d.component(HostComponent{.name = "audio", .make = make});
   } else {
-    out.audio = d.component(HostComponent{
-        .name = "audio", .make = [config = r.config](const RequestParams&) { return make_audio_stage(config); }});
+    out.audio = d.component(HostComponent{.name = "audio", .make = [config = r.config](const RequestParams& params) {
+                                            return make_audio_stage(config, params);
+                                          }});
     out.features = d.component(DeviceComponent{.name = "features", .build = build_whisper_features(r)});
   }
 }
@@ -343,10 +346,11 @@ void declare_walks(Decl& d, const WhisperRefs& r, const WhisperPorts& ports, con
   const auto hear = [&](std::vector<PortRef> decoder_out) {
     Sequential all;
     if (in.features.valid()) {
-      all.sections.emplace_back(Run{in.audio, {ports.file, w.seek}, {r.pcm, r.window, r.mel_max, ports.length}});
+      all.sections.emplace_back(
+          Run{in.audio, {ports.file, w.seek}, {r.pcm, r.window, r.mel_max, ports.length, ports.speech}});
       all.sections.emplace_back(Run{in.features, {r.pcm, r.window, r.mel_max}, {r.mel}});
     } else {
-      all.sections.emplace_back(Run{in.audio, {ports.file, w.seek}, {r.mel, r.window, ports.length}});
+      all.sections.emplace_back(Run{in.audio, {ports.file, w.seek}, {r.mel, r.window, ports.length, ports.speech}});
     }
     all.sections.emplace_back(Run{in.encoder, {r.mel}, {r.states}});
     all.sections.emplace_back(Run{in.cross, {r.states}, {r.context}});
@@ -357,24 +361,24 @@ void declare_walks(Decl& d, const WhisperRefs& r, const WhisperPorts& ports, con
   w.detect = d.walk("detect", hear({r.language_probs}));
   w.listen = d.walk("listen", hear(firsts));
   w.prompt = d.walk("prompt", Run{in.decoder, {r.prompt}, firsts});
-  w.decode = d.walk(
-      "decode",
-      Sequential{{Loop{.name = "decode",
-                       .body = {Run{in.decoder, {r.token}, {r.token, r.score}}},
-                       .stop = TokenStop{.token = r.token, .ids = {r.config->tokens.eot}},
-                       .at_most = kMaxWindowTokens,
-                       .accumulated = {r.token, r.score}},
-                  Run{in.segment,
-                      {r.window, w.language, r.first, r.first_score, r.no_speech, r.token, r.score, ports.length},
-                      {ports.segments, w.next, w.history, ports.about, w.attempt, w.words}}}});
+  w.decode = d.walk("decode", Sequential{{Loop{.name = "decode",
+                                               .body = {Run{in.decoder, {r.token}, {r.token, r.score}}},
+                                               .stop = TokenStop{.token = r.token, .ids = {r.config->tokens.eot}},
+                                               .at_most = kMaxWindowTokens,
+                                               .accumulated = {r.token, r.score}},
+                                          Run{in.segment,
+                                              {r.window, w.language, r.first, r.first_score, r.no_speech, r.token,
+                                               r.score, ports.speech, ports.length},
+                                              {ports.segments, w.next, w.history, ports.about, w.attempt, w.words}}}});
 
   w.close = d.walk("close", Run{in.segment,
-                                {r.window, w.language, r.first, r.first_score, r.no_speech, ports.length},
+                                {r.window, w.language, r.first, r.first_score, r.no_speech, ports.speech, ports.length},
                                 {ports.segments, w.next, w.history, ports.about, w.attempt, w.words}});
-  w.align = d.walk("align", Sequential{{Run{in.decoder, {r.text, r.frames}, {r.first_frames, r.token_probs}},
-                                        Run{in.segment,
-                                            {r.window, w.language, r.first_frames, r.token_probs, ports.length},
-                                            {ports.segments, w.next, w.history, ports.about, w.attempt, w.words}}}});
+  w.align =
+      d.walk("align", Sequential{{Run{in.decoder, {r.text, r.frames}, {r.first_frames, r.token_probs}},
+                                  Run{in.segment,
+                                      {r.window, w.language, r.first_frames, r.token_probs, ports.speech, ports.length},
+                                      {ports.segments, w.next, w.history, ports.about, w.attempt, w.words}}}});
   MSTAR_CHECK(
       w.detect == kDetect && w.listen == kListen && w.prompt == kPrompt && w.decode == kDecode && w.align == kAlign,
       "the walks whose rows share steps are others than their components say");

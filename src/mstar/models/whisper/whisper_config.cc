@@ -142,6 +142,7 @@ Result<WhisperConfig> WhisperConfig::read(const ModelSource& source) {
                      " heads is not supported");
   MSTAR_TRY_ASSIGN(out.alignment_heads, alignment_heads_of(config, generation, out.decoder_layers, out.heads));
   out.backend = source.backend;
+  out.voice = std::make_shared<const VoiceWeights>(source.voice_directory);
   const weights::StoredWeight& matrix = *checkpoint.find(names.encoder_layer + "0" + names.ffn);
   MSTAR_TRY_ASSIGN(out.storage.encoder, matrices_of(source, matrix, "encoder"));
   MSTAR_TRY_ASSIGN(out.storage.cross, matrices_of(source, matrix, "cross"));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mstar/models/model.h"
+#include "mstar/models/silero/voice_weights.h"
 #include "mstar/models/whisper/whisper_text.h"
 #include "mstar/text/tokenizer.h"
 
@@ -36,6 +37,7 @@ struct WhisperConfig {
   // Of each decoder layer, the heads whose cross attention tells when a token is said.
   std::vector<std::vector<int>> alignment_heads;
   WhisperTokens tokens;
+  std::shared_ptr<const VoiceWeights> voice;   // read when a request first asks for it; never null
   std::shared_ptr<const Tokenizer> tokenizer;  // owners: the declaration's closures
   int head_dim() const { return dim / heads; }
   int num_alignment_heads() const {

@@ -132,7 +132,7 @@ TEST_F(DummyWhisper, APlainShortRecordingIsBrief) {
   auto read = WhisperConfig::read(*made);
   ASSERT_TRUE(read);
   const auto config = std::make_shared<const WhisperConfig>(std::move(*read));
-  const auto stage = make_window_stage(config, std::make_shared<const MelPlan>(std::move(*plan)),
+  const auto stage = make_window_stage(config, {}, std::make_shared<const MelPlan>(std::move(*plan)),
                                        std::make_shared<FeatureBuffers>(80, 100 * sizeof(float)));
   const auto is_brief = [&](HostValue file) {
     decl::HostInputs inputs;
@@ -162,7 +162,7 @@ TEST_F(DummyWhisper, AHostStageMakesTheMelsOfAWindow) {
     EXPECT_EQ(config->mels(), backend == Backend::cuda ? DType::bf16 : DType::f32);
     const auto buffers = std::make_shared<FeatureBuffers>(80, 100 * dtype_bytes(config->mels()));
     for (const int num_samples : {6500, 40000, 6500}) {  // a part of a window, and two and a half
-      const auto stage = make_window_stage(config, shared, buffers), audio = make_audio_stage(config);
+      const auto stage = make_window_stage(config, {}, shared, buffers), audio = make_audio_stage(config, {});
       for (std::int32_t seek = 0; seek * kMelHopSamples + 1600 < num_samples; seek += 70) {
         decl::HostInputs inputs;
         inputs.ports = {{wav(num_samples)}, {HostValue::i32(std::vector<std::int32_t>{seek})}};

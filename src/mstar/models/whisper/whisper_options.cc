@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "mstar/models/silero/voice_options.h"
+
 namespace mstar::models {
 namespace {
 
@@ -92,6 +94,17 @@ Status read_words(const Params& fields, WhisperOptions& out) {
   return ok_status();
 }
 
+Result<std::optional<SpeechOptions>> speech_of(const Params& fields) {
+  SpeechOptions defaults;
+  defaults.min_speech_duration_ms = 0;
+  defaults.min_silence_duration_ms = 2000;
+  defaults.speech_pad_ms = 400;
+  defaults.cuts_at_longest_silence = false;
+  MSTAR_TRY_ASSIGN(const bool wanted, fields.get_bool("vad_filter", false));
+  MSTAR_TRY_ASSIGN(const SpeechOptions options, read_speech_options(fields, "vad_", defaults));
+  return wanted ? std::optional(options) : std::nullopt;
+}
+
 }  // namespace
 
 Result<WhisperOptions> WhisperOptions::read(const Params& fields) {
@@ -110,6 +123,9 @@ Result<WhisperOptions> WhisperOptions::read(const Params& fields) {
   MSTAR_TRY(read_words(fields, out));
   MSTAR_TRY_ASSIGN(out.hotwords, fields.get_string("hotwords", ""));
   MSTAR_TRY_ASSIGN(out.clips, clips_of(fields));
+  MSTAR_TRY_ASSIGN(out.speech, speech_of(fields));
+  if (out.speech && fields.has("clip_timestamps"))
+    return bad("vad_filter", "and 'clip_timestamps' exclude each other: both say which parts are heard");
   return out;
 }
 

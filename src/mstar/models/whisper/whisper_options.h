@@ -9,6 +9,7 @@
 
 #include "mstar/base/params.h"
 #include "mstar/base/result.h"
+#include "mstar/media/speech_segments.h"
 #include "mstar/models/whisper/whisper_text.h"
 
 namespace mstar::models {
@@ -31,6 +32,9 @@ struct WhisperOptions {
   // With word times: silence of more seconds than this around unlikely words, and the words, are passed over.
   std::optional<double> hallucination_silence_threshold;
   std::string hotwords;  // stand before each window's earlier text
+  // Only what is spoken is heard (`vad_filter`), where it is as fields that begin with vad_ say; their defaults are
+  // faster-whisper's.
+  std::optional<SpeechOptions> speech;
   // Parts of the recording in frames, in order; the end of the last may be open (kOpenEnd).
   static constexpr int kOpenEnd = 1 << 30;
   std::vector<std::pair<int, int>> clips = {{0, kOpenEnd}};

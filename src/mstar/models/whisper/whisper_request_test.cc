@@ -96,7 +96,7 @@ TEST(WhisperRequest, ALongRecordingIsNotScannedForNobody) {
   const std::int32_t seek[1] = {0};
   std::atomic<bool> abandoned{true};
   decl::HostInputs inputs{.walk = {}, .ports = {{wav(16000 * 40)}, {HostValue::i32(seek)}}, .abandoned = &abandoned};
-  const auto stage = make_audio_stage(config);
+  const auto stage = make_audio_stage(config, {});
   auto out = stage->run(inputs);
   ASSERT_FALSE(out);
   EXPECT_EQ(out.error().code, Code::cancelled);
@@ -108,7 +108,7 @@ TEST(WhisperRequest, ALongRecordingIsNotScannedForNobody) {
   // One window alone needs no scan.
   inputs.ports[0] = {wav(12000)};
   abandoned = true;
-  out = make_audio_stage(config)->run(inputs);
+  out = make_audio_stage(config, {})->run(inputs);
   ASSERT_TRUE(out) << out.error().message;
   EXPECT_TRUE(std::isnan(out->ports[2][0].as<float>()[0]));
 }
@@ -117,7 +117,7 @@ TEST(WhisperRequest, ARecordingOfLessThan100MsIsRefused) {
   const std::int32_t seek[1] = {0};
   for (const int num_samples : {1, 800, 1599}) {
     decl::HostInputs inputs{.walk = {}, .ports = {{wav(num_samples)}, {HostValue::i32(seek)}}};
-    const auto out = make_audio_stage(seeded_config())->run(inputs);
+    const auto out = make_audio_stage(seeded_config(), {})->run(inputs);
     ASSERT_FALSE(out);
     EXPECT_EQ(out.error().code, Code::invalid_request);
     EXPECT_EQ(out.error().field, "file");

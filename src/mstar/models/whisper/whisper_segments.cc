@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "mstar/media/speech_sound.h"
 #include "mstar/models/whisper/whisper_body.h"
 #include "mstar/models/whisper/whisper_options.h"
 #include "mstar/models/whisper/whisper_stages.h"
@@ -23,6 +24,7 @@ class SegmentStage final : public decl::HostStage {
         history_(prompt_history(params)) {}
 
   Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
+    if (options_.speech && !times_) times_ = times_of(inputs.ports[inputs.ports.size() - 2].front());
     return aligning_ ? end_alignment(inputs) : settle_attempt(inputs);
   }
 
@@ -50,7 +52,14 @@ class SegmentStage final : public decl::HostStage {
     return outputs(std::move(segments), next, again, inputs);
   }
 
-  // Inputs: window, language, first_frames, token_probs, length.
+  static SpeechTimes times_of(const HostValue& speech) {
+    const auto ends = speech.as<std::int32_t>();
+    std::vector<SpeechSegment> segments;
+    for (std::size_t i = 0; i + 1 < ends.size(); i += 2) segments.push_back({ends[i], ends[i + 1]});
+    return SpeechTimes(segments);
+  }
+
+  // Inputs: window, language, first_frames, token_probs, speech, length.
   Result<decl::HostOutputs> end_alignment(const decl::HostInputs& inputs) {
     const Settled settled = std::move(*std::exchange(aligning_, std::nullopt));
     const auto first_frames = inputs.ports[2].front().as<std::int32_t>();
@@ -91,7 +100,7 @@ class SegmentStage final : public decl::HostStage {
       for (const HostValue& each : scores) score += each.as<float>()[0];
     };
     take(inputs.ports[2], inputs.ports[3]);
-    if (inputs.ports.size() > 6) take(inputs.ports[5], inputs.ports[6]);
+    if (inputs.ports.size() > 7) take(inputs.ports[5], inputs.ports[6]);
     // Text is what stands before the first end: with ignore_eos more may follow.
     out.tokens.erase(std::find(out.tokens.begin(), out.tokens.end(), config_->tokens.eot), out.tokens.end());
     out.avg_logprob = score / static_cast<double>(out.tokens.size() + 1);
@@ -168,8 +177,8 @@ class SegmentStage final : public decl::HostStage {
   }
 
   // Where the recording's end is not known yet, it is as long as its file says.
-  static WindowPlace known_place(WindowPlace place, const decl::HostInputs& inputs) {
-    const double length_s = inputs.ports.back().front().as<float>()[0];
+  WindowPlace known_place(WindowPlace place, const decl::HostInputs& inputs) const {
+    const double length_s = times_ ? times_->sound_s() : inputs.ports.back().front().as<float>()[0];
     if (place.content_frames == std::numeric_limits<std::int32_t>::max() && length_s > 0)
       place.content_frames = static_cast<int>(std::min(std::ceil(length_s / kFrameSeconds), 2e9));
     return place;
@@ -198,10 +207,15 @@ class SegmentStage final : public decl::HostStage {
             std::vector<HostValue>& segments) {
     const std::string text = text_of(segment.tokens);
     if (segment.start_s == segment.end_s || without_blanks(text).empty()) return;
+    double start_s = segment.start_s, end_s = segment.end_s;
+    if (times_) {  // what was heard is not all
+      start_s = words.empty() ? times_->original(start_s) : original(words.front()).first;
+      end_s = words.empty() ? times_->original(end_s, true) : original(words.back()).second;
+    }
     nlohmann::json json = {{"id", num_segments_++},
                            {"seek", settled.place.seek_frames},
-                           {"start", segment.start_s},
-                           {"end", segment.end_s},
+                           {"start", start_s},
+                           {"end", end_s},
                            {"text", text},
                            {"tokens", segment.tokens},
                            {"temperature", settled.attempt.temperature},
@@ -210,12 +224,21 @@ class SegmentStage final : public decl::HostStage {
                            {"no_speech_prob", settled.no_speech}};
     if (options_.word_timestamps) {
       auto& list = json["words"] = nlohmann::json::array();
-      for (const Word& each : words)
+      for (const Word& each : words) {
+        const auto [word_start_s, word_end_s] = original(each);
         list.push_back(
-            {{"word", each.text}, {"start", each.start_s}, {"end", each.end_s}, {"probability", each.probability}});
+            {{"word", each.text}, {"start", word_start_s}, {"end", word_end_s}, {"probability", each.probability}});
+      }
     }
     segments.push_back(HostValue::utf8(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
     history_.insert(history_.end(), segment.tokens.begin(), segment.tokens.end());
+  }
+
+  // Both ends of a word lie in one stretch of speech.
+  std::pair<double, double> original(const Word& word) const {
+    if (!times_) return {word.start_s, word.end_s};
+    const double middle_s = (word.start_s + word.end_s) / 2;
+    return {times_->original_of(word.start_s, middle_s), times_->original_of(word.end_s, middle_s)};
   }
 
   // Of a window: what of its text the next one's prompt has.
@@ -230,6 +253,7 @@ class SegmentStage final : public decl::HostStage {
   std::vector<std::int32_t> history_;
   std::vector<WindowAttempt> attempts_;  // of the running window
   std::optional<Settled> aligning_;      // whose words' times are not there yet
+  std::optional<SpeechTimes> times_;     // where not all is heard
   double last_speech_s_ = 0;             // where the words so far end, as the reference has it
   double last_word_s_ = 0;               // as they were emitted
   int num_segments_ = 0;

@@ -5,11 +5,14 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "mstar/device/cpu/cpu_device.h"
 #include "mstar/media/audio_source.h"
+#include "mstar/media/speech_sound.h"
 #include "mstar/media/wav_layout.h"
 #include "mstar/models/whisper/whisper_body.h"
+#include "mstar/models/whisper/whisper_options.h"
 #include "mstar/ops/mel/mel.h"
 
 namespace mstar::models {
@@ -42,20 +45,23 @@ using Samples = std::vector<float, UnsetAllocator<float>>;
 
 class AudioStage final : public decl::HostStage {
  public:
-  explicit AudioStage(std::shared_ptr<const WhisperConfig> config) : config_(std::move(config)) {}
+  AudioStage(std::shared_ptr<const WhisperConfig> config, const decl::RequestParams& params)
+      : config_(std::move(config)),
+        speech_options_(WhisperOptions::read(params.fields).value_or({}).speech) {}  // checked at intake
 
   struct Window {  // what a window's mels are made of
     Samples pcm;
     std::array<std::int32_t, kWindowFields> fields;
     float maximum;  // of the recording's mels; NaN: of these
     float length_s;
+    HostValue speech;
   };
 
   Result<Window> hear(const decl::HostInputs& inputs) {
     const auto span = inputs.ports[1].front().as<std::int32_t>();
     const std::int64_t seek = span[0], clip_end = span[1];
     if (!source_) {
-      MSTAR_TRY(open(inputs.ports[0].front()));
+      MSTAR_TRY(open(inputs.ports[0].front(), inputs));
     }
     const std::int64_t window_frames = config_->window_frames();
     // The reference sees num_samples / 160 + 1 mel frames, of which the last is content of no window.
@@ -83,10 +89,13 @@ class AudioStage final : public decl::HostStage {
     out.maximum = whole ? std::numeric_limits<float>::quiet_NaN() : mel_max_;
     out.length_s =
         static_cast<float>(total_seconds_ > 0 ? total_seconds_ : static_cast<double>(num_samples_) / kMelSampleRate);
+    out.speech = speech_;
     // Nothing before the next window's first frame is needed again, but where that is only the text will tell.
     drop_before(seek * kMelHopSamples - kHalfWindow - 1);
     return out;
   }
+
+  bool looks_for_speech() const { return speech_options_.has_value(); }
 
   Result<decl::HostOutputs> run(const decl::HostInputs& inputs) override {
     MSTAR_TRY_ASSIGN(const Window heard, hear(inputs));
@@ -94,26 +103,52 @@ class AudioStage final : public decl::HostStage {
     out.ports = {{HostValue::pcm(heard.pcm)},
                  {HostValue::i32(heard.fields)},
                  {HostValue::f32({&heard.maximum, 1})},
-                 {HostValue::f32({&heard.length_s, 1})}};
+                 {HostValue::f32({&heard.length_s, 1})},
+                 {heard.speech}};
     return out;
   }
 
  private:
-  Status open(const HostValue& file) {
+  Status open(const HostValue& file, const decl::HostInputs& inputs) {
     file_ = file;
+    speech_ = HostValue::i32(std::span<const std::int32_t>());
     auto opened = AudioSource::open(file_.bytes(), file_.owner());
     if (!opened) return std::move(opened.error()).with_field("file");
-    AudioSource source = std::move(*opened);
-    source_ = std::make_unique<AudioSource>(std::move(source));
+    source_ = std::make_unique<AudioSource>(std::move(*opened));
+    if (speech_options_) return open_speech(inputs);
     // Of what the file says, which may be wrong, as much as the first window needs.
     const double length_s = std::clamp(source_->duration_s().value_or(0), 0.0, 31.0);
     samples_.reserve(static_cast<std::size_t>(length_s * kMelSampleRate) + kChunk);
-    while (!ended_ && num_samples_ < kMinSamples) MSTAR_TRY(read_more());
-    if (num_samples_ < kMinSamples)
-      return std::move(invalid_request("the audio is " + std::to_string(num_samples_ * 1000 / kMelSampleRate) +
-                                       " ms long; at least 100 ms are needed"))
-          .with_field("file");
+    while (!ended_ && num_samples_ < kMinSamples) MSTAR_TRY(read_more(inputs));
+    return check_length(num_samples_);
+  }
+
+  // The recording is what is spoken in it.
+  Status open_speech(const decl::HostInputs& inputs) {
+    MSTAR_TRY_ASSIGN(auto network, config_->voice->get());
+    auto found = find_speech(*source_, std::move(network), *speech_options_, [&] { return inputs.is_abandoned(); });
+    if (!found) return std::move(found.error()).with_field("file");
+    MSTAR_TRY(check_length(found->num_samples));
+    total_seconds_ = static_cast<double>(found->num_samples) / kMelSampleRate;
+    std::vector<std::int32_t> ends;
+    for (const SpeechSegment& each : found->segments)
+      for (const std::int64_t sample : {each.begin, each.end})
+        ends.push_back(
+            static_cast<std::int32_t>(std::min<std::int64_t>(sample, std::numeric_limits<std::int32_t>::max())));
+    // No stretch at all is told by one of no length.
+    if (ends.empty()) ends = {0, 0};
+    speech_ = HostValue::i32(ends);
+    segments_ = std::move(found->segments);
+    MSTAR_TRY(source_->rewind());
+    spoken_ = std::make_unique<SpeechSound>(std::move(*source_), segments_);
     return ok_status();
+  }
+
+  static Status check_length(std::int64_t num_samples) {
+    if (num_samples >= kMinSamples) return ok_status();
+    return std::move(invalid_request("the audio is " + std::to_string(num_samples * 1000 / kMelSampleRate) +
+                                     " ms long; at least 100 ms are needed"))
+        .with_field("file");
   }
 
   // Samples up to `end` are decoded when this returns, or the source has ended; those before `begin` are not kept. A
@@ -121,16 +156,17 @@ class AudioStage final : public decl::HostStage {
   Status read_until(std::int64_t end, std::int64_t begin, const decl::HostInputs& inputs) {
     while (!ended_ && num_samples_ < end) {
       if (inputs.is_abandoned()) return cancelled("the request has ended");
-      MSTAR_TRY(read_more());
+      MSTAR_TRY(read_more(inputs));
       drop_before(std::min(begin, num_samples_));
     }
     return ok_status();
   }
 
-  Status read_more() {
+  Status read_more(const decl::HostInputs& inputs) {
     const std::size_t at = samples_.size();
     samples_.resize(at + kChunk);
-    auto got = source_->read(std::span<float>(samples_).subspan(at));
+    const auto to = std::span<float>(samples_).subspan(at);
+    auto got = spoken_ ? spoken_->read(to, [&] { return inputs.is_abandoned(); }) : source_->read(to);
     if (!got) return std::move(got.error()).with_field("file");
     samples_.resize(at + *got);
     num_samples_ += static_cast<std::int64_t>(*got);
@@ -142,6 +178,8 @@ class AudioStage final : public decl::HostStage {
   // take minutes for one of many hours: gives up when nobody waits.
   Status scan_maximum(const decl::HostInputs& inputs) {
     MSTAR_TRY_ASSIGN(AudioSource again, AudioSource::open(file_.bytes(), file_.owner()));
+    std::optional<SpeechSound> spoken;
+    if (spoken_) spoken.emplace(std::move(again), segments_);
     auto device = make_cpu_device();
     Arena no_arena;
     OpContext ops{*device, {}, no_arena, nullptr};
@@ -156,7 +194,8 @@ class AudioStage final : public decl::HostStage {
       const std::size_t wanted = static_cast<std::size_t>(mel_samples(kBlockFrames));
       const std::size_t at = buffer.size();
       buffer.resize(wanted);
-      auto got = again.read(std::span<float>(buffer).subspan(at));
+      const auto to = std::span<float>(buffer).subspan(at);
+      auto got = spoken ? spoken->read(to, [&] { return inputs.is_abandoned(); }) : again.read(to);
       if (!got) return std::move(got.error()).with_field("file");
       end = *got < wanted - at;
       if (total == 0)
@@ -177,7 +216,7 @@ class AudioStage final : public decl::HostStage {
       if (!end) buffer.erase(buffer.begin(), buffer.begin() + kBlockFrames * kMelHopSamples);
     }
     mel_max_ = maximum;
-    total_seconds_ = static_cast<double>(total) / kMelSampleRate;
+    if (!spoken_) total_seconds_ = static_cast<double>(total) / kMelSampleRate;
     return ok_status();
   }
 
@@ -208,8 +247,12 @@ class AudioStage final : public decl::HostStage {
 
   std::shared_ptr<const WhisperConfig> config_;
   HostValue file_;
+  const std::optional<SpeechOptions> speech_options_;
   std::unique_ptr<AudioSource> source_;
-  Samples samples_;  // [dropped_, num_samples_)
+  std::unique_ptr<SpeechSound> spoken_;  // of what is heard, where that is not all
+  std::vector<SpeechSegment> segments_;  // of it
+  HostValue speech_;                     // their ends, for the next stage
+  Samples samples_;                      // [dropped_, num_samples_)
   std::int64_t dropped_ = 0;
   std::int64_t num_samples_ = 0;  // decoded so far
   bool ended_ = false;
@@ -222,9 +265,9 @@ class AudioStage final : public decl::HostStage {
 
 class WindowStage final : public decl::HostStage {
  public:
-  WindowStage(const std::shared_ptr<const WhisperConfig>& config, std::shared_ptr<const MelPlan> plan,
-              std::shared_ptr<FeatureBuffers> buffers)
-      : config_(config), plan_(std::move(plan)), buffers_(std::move(buffers)), audio_(config) {}
+  WindowStage(const std::shared_ptr<const WhisperConfig>& config, const decl::RequestParams& params,
+              std::shared_ptr<const MelPlan> plan, std::shared_ptr<FeatureBuffers> buffers)
+      : config_(config), plan_(std::move(plan)), buffers_(std::move(buffers)), audio_(config, params) {}
 
   // What costs no more than to convert and to resample one window: plain samples, for a longer recording is heard whole
   // for its maximum, and compressed audio is many times its bytes.
@@ -232,7 +275,7 @@ class WindowStage final : public decl::HostStage {
     constexpr std::size_t kMostBytes = 1 << 20;
     constexpr std::uint64_t kPlainSamples = 1, kMostSeconds = 30;
     const HostValue& file = inputs.ports[0].front();
-    if (file.bytes().size() > kMostBytes) return false;
+    if (file.bytes().size() > kMostBytes || audio_.looks_for_speech()) return false;
     const auto layout = read_wav_layout(*memory_bytes(file.bytes(), file.owner()));
     return layout && layout->format_tag == kPlainSamples &&
            layout->available_bytes <= kMostSeconds * layout->rate_hz * layout->block_bytes;
@@ -242,7 +285,10 @@ class WindowStage final : public decl::HostStage {
     MSTAR_TRY_ASSIGN(const AudioStage::Window window, audio_.hear(inputs));
     MSTAR_TRY_ASSIGN(HostValue features, features_of(window));
     decl::HostOutputs out;
-    out.ports = {{std::move(features)}, {HostValue::i32(window.fields)}, {HostValue::f32({&window.length_s, 1})}};
+    out.ports = {{std::move(features)},
+                 {HostValue::i32(window.fields)},
+                 {HostValue::f32({&window.length_s, 1})},
+                 {window.speech}};
     return out;
   }
 
@@ -290,13 +336,15 @@ std::vector<std::int32_t> prompt_history(const decl::RequestParams& params) {
   return out;
 }
 
-std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperConfig> config) {
-  return std::make_unique<AudioStage>(std::move(config));
+std::unique_ptr<decl::HostStage> make_audio_stage(std::shared_ptr<const WhisperConfig> config,
+                                                  const decl::RequestParams& params) {
+  return std::make_unique<AudioStage>(std::move(config), params);
 }
 std::unique_ptr<decl::HostStage> make_window_stage(const std::shared_ptr<const WhisperConfig>& config,
+                                                   const decl::RequestParams& params,
                                                    std::shared_ptr<const MelPlan> plan,
                                                    std::shared_ptr<FeatureBuffers> buffers) {
-  return std::make_unique<WindowStage>(config, std::move(plan), std::move(buffers));
+  return std::make_unique<WindowStage>(config, params, std::move(plan), std::move(buffers));
 }
 
 }  // namespace mstar::models
