@@ -182,7 +182,8 @@ TEST(WhisperWords, NeverGoBack) {
       const std::int32_t frames = 1 + below(window % 2 ? 100 : 3000);
       const auto about = i32({seek, frames, frames, std::numeric_limits<std::int32_t>::max()});
       decl::HostInputs inputs;
-      inputs.ports = {about, i32({452}), i32({t.timestamp_begin}), f32({-0.1f}), f32({0.0f}), {}, {}, f32({100.0f})};
+      inputs.ports = {about,   i32({452}),   i32({t.timestamp_begin}), f32({-0.1f}), f32({0.0f}), {}, {},
+                      i32({}), f32({100.0f})};
       for (int i = below(30); i > 0; --i) {
         inputs.ports[5].push_back(
             HostValue::i32(std::vector<std::int32_t>{below(3) ? below(t.eot) : t.timestamp_begin + below(50)}));
@@ -203,7 +204,7 @@ TEST(WhisperWords, NeverGoBack) {
           probabilities[i] = static_cast<float>(below(1000)) / 1000;
         }
         decl::HostInputs aligned;
-        aligned.ports = {about, i32({452}), i32(first), f32(probabilities), f32({100.0f})};
+        aligned.ports = {about, i32({452}), i32(first), f32(probabilities), i32({}), f32({100.0f})};
         out = stage->run(aligned);
         ASSERT_TRUE(out) << out.error().message;
         EXPECT_TRUE(out->ports[5][0].as<std::int32_t>().empty());
