@@ -2,9 +2,9 @@
 """Word times of `mstar transcribe` beside faster-whisper's on seeded mixes of speech, silence, noise and tones.
 
     compare_words.py --mstar build/release/mstar --weights ~/.cache/mstar/weights/whisper-tiny.en [--seeds 1,2] [--minutes 5]
-                     [--silence 2.0] [--testdata /usr/share/pocketsphinx/test/data]
+                     [--options '{"hallucination_silence_threshold": 2}'] [--testdata /usr/share/pocketsphinx/test/data]
 
---silence: hallucination_silence_threshold. Both in float32, greedy, without fallback. Tells how many words are the same, and how many of
+--options: fields that both know by one name. Both in float32, greedy, without fallback. Tells how many words are the same, and how many of
 those begin and end within 20 ms. Exit 1 below 98 %, or where words go back in time. Needs espeak-ng.
 """
 import argparse
@@ -61,7 +61,7 @@ def make_mix(clips, seed, minutes):
 
 def ours(arguments, path, options):
     command = [arguments.mstar, "transcribe", "-q", "--model", str(arguments.weights), "--weights", "f32", "--format", "json", "--word-timestamps",
-               "--param", "temperature_increment_on_fallback=0", *sum((["--param", "%s=%s" % each] for each in options.items()), []), str(path)]
+               "--param", "temperature_increment_on_fallback=0", *sum((["--param", "%s=%s" % (name, json.dumps(value))] for name, value in options.items()), []), str(path)]
     heard = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return [(word["word"], word["start"], word["end"]) for segment in heard["segments"] for word in segment["words"]]
 
@@ -82,12 +82,11 @@ def main():
     parser.add_argument("--weights", type=pathlib.Path, required=True)
     parser.add_argument("--seeds", default="1,2")
     parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--silence", type=float)
+    parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--testdata", type=pathlib.Path, default=pathlib.Path("/usr/share/pocketsphinx/test/data"))
     arguments = parser.parse_args()
     import faster_whisper
     whisper = faster_whisper.WhisperModel(str(arguments.weights), device="cpu", compute_type="float32", cpu_threads=2)
-    options = {} if arguments.silence is None else {"hallucination_silence_threshold": arguments.silence}
     clips, good = clips_of(arguments.testdata), True
     for seed in map(int, arguments.seeds.split(",")):
         mix = make_mix(clips, seed, arguments.minutes)
@@ -95,8 +94,8 @@ def main():
             with wave.open(file.name, "wb") as out:
                 out.setparams((1, 2, 16000, 0, "NONE", ""))
                 out.writeframes(mix.tobytes())
-            mine = ours(arguments, file.name, options)
-        theirs = words_of(whisper, mix.astype(np.float32) / 32768, "en", options)
+            mine = ours(arguments, file.name, arguments.options)
+        theirs = words_of(whisper, mix.astype(np.float32) / 32768, "en", arguments.options)
         theirs = [tuple(word[:3]) for segment in theirs["segments"] for word in segment["words"]]
         good &= compare("seed %d" % seed, mine, theirs)
     sys.exit(0 if good else 1)

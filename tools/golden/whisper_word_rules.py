@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Random words and what faster-whisper's add_word_timestamps() makes of them: tests/golden/whisper/word_rules.json.
 
-    whisper_word_rules.py tests/golden/whisper/word_rules.json
+    whisper_word_rules.py tests/golden/whisper/word_rules.json tests/golden/whisper_tiny_seeded/hf/tokenizer.json
+
+Also random tokens and the words that its tokenizer splits them into, as [text, number of tokens].
 
 Words are [text, number of tokens, start, end, probability] from the window's start on, segments [start, end, number of tokens].
 """
@@ -12,6 +14,7 @@ import sys
 import types
 
 import faster_whisper
+import tokenizers
 from faster_whisper.transcribe import WhisperModel
 
 TEXTS = [" word", " and", " so", "n't", ",", ".", "!", "?", " (", ")", " \"", "\"", " -", "\u3002", "\uff0c", " \u201c", "\u201d", " ", "..."]
@@ -46,13 +49,39 @@ def placed(case):
              "words": [[word["word"], float(word["start"]), float(word["end"])] for word in each["words"]]} for each in segments]
 
 
+def split(tokenizer, language, ids):
+    words, tokens = tokenizer.split_to_word_tokens(ids)
+    return {"language": language, "ids": ids, "words": [[word, len(each)] for word, each in zip(words, tokens)]}
+
+
+def splits(source, path):
+    """Texts of several scripts, whole and with tokens lost, and tokens by chance; each with the end of text."""
+    from faster_whisper.tokenizer import Tokenizer
+    hf = tokenizers.Tokenizer.from_file(path)
+    eot = hf.token_to_id("<|endoftext|>")
+    texts = [" Hello, there! It's a \"fine\" day...", "\u4f60\u597d\uff0c\u4e16\u754c\u3002", " na\u00efve \u20ac5 (caf\u00e9)", "\U0001f600 ok \U0001f468\u200d\U0001f469",
+             "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35", " a\ufffdb \ufffd"]
+    out = []
+    for language in ("en", "zh"):
+        tokenizer = Tokenizer(hf, True, task="transcribe", language=language)
+        for turn in range(60):
+            ids = hf.encode(source.choice(texts), add_special_tokens=False).ids
+            if turn % 3 == 1:
+                ids = [each for each in ids if source.random() < 0.8]
+            elif turn % 3 == 2:
+                ids = [source.randrange(eot) for _ in range(source.randrange(1, 25))]
+            out.append(split(tokenizer, language, ids + [eot]))
+    return out
+
+
 def main():
     source = random.Random(5)
     cases = [random_case(source) for _ in range(150)]
     for case in cases:
         case["placed"] = placed(case)
-    text = ",\n".join(json.dumps(case) for case in cases)
-    pathlib.Path(sys.argv[1]).write_text('{"oracle": "faster-whisper %s", "cases": [\n%s\n]}\n' % (faster_whisper.__version__, text))
+    lists = [",\n".join(json.dumps(case) for case in each) for each in (cases, splits(source, sys.argv[2]))]
+    pathlib.Path(sys.argv[1]).write_text('{"oracle": "faster-whisper %s", "cases": [\n%s\n], "splits": [\n%s\n]}\n' % (
+        faster_whisper.__version__, *lists))
 
 
 if __name__ == "__main__":

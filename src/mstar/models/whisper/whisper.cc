@@ -261,7 +261,7 @@ const std::vector<int> kCapturedWindows = {1, 2, 3, 4, 5, 6, 7, kEncoderRows};
 const std::vector<int> kCapturedRows = {1, 2, 4, 8, 16, 24, 32, 48, 64};
 
 // Of texts that are aligned: a window's have some 20 to 230 tokens.
-const std::vector<int> kAlignedTokens = {32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048};
+const std::vector<int> kAlignedTokens = {32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048};
 
 decl::Capture decoder_captures() {
   return {.rows = kCapturedRows,

@@ -149,7 +149,7 @@ class Decoder final : public engine::ComponentBody {
     engine::CaptureSpec text;
     text.packed = true;
     text.few_rows = kEncoderRows;
-    text.few_rows_tokens = 1024;
+    text.few_rows_tokens = 512;
     text.row = text_row();
     return {{.name = std::string(kTextRegion), .kinds = {text}}};
   }

@@ -114,6 +114,9 @@ TEST_F(DummyWhisper, DeclaresCapturedStepsForAGpuAndTheHostsMels) {
   }
   const auto& decoder = on_gpu->at(on_gpu->find_component("decoder")).device();
   EXPECT_FALSE(decoder.capture.rows.empty());
+  ASSERT_EQ(decoder.capture.regions.size(), 1u);  // of texts that are aligned
+  EXPECT_EQ(decoder.capture.regions[0].tokens.back(), decoder.max_batch_tokens);
+  EXPECT_EQ(decoder.capture.regions[0].rows.back(), decoder.max_batch_rows);
   EXPECT_TRUE(decoder.run_ahead);
   EXPECT_EQ(decoder.compute, DType::bf16);
   const auto on_cpu = declare_whisper(*source(small_config()));

@@ -2,11 +2,14 @@
 // faster-whisper.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <thread>
 
 #include "mstar/device/rank_mesh.h"
 #include "mstar/models/whisper/whisper_seeded_fixture.h"
+#include "mstar/models/whisper/whisper_stages.h"
 #include "mstar/models/whisper/whisper_words.h"
 
 namespace mstar::models {
@@ -131,6 +134,92 @@ TEST(WhisperWords, RulesAreFasterWhispers) {
         EXPECT_NEAR(placed[i].words[w].start_s, wanted["words"][w][1].get<double>(), 1e-9);
         EXPECT_NEAR(placed[i].words[w].end_s, wanted["words"][w][2].get<double>(), 1e-9);
       }
+    }
+  }
+}
+
+// Of texts in several scripts, some with lost tokens, and tokens by chance.
+TEST(WhisperWords, SplitAsFasterWhisperDoes) {
+  auto tokenizer = Tokenizer::load((kGolden / "hf/tokenizer.json").string());
+  ASSERT_TRUE(tokenizer);
+  auto tokens = WhisperTokens::from(*tokenizer, 519);
+  ASSERT_TRUE(tokens);
+  const json golden = read(fs::path(MSTAR_SOURCE_DIR) / "tests/golden/whisper/word_rules.json");
+  ASSERT_GT(golden["splits"].size(), 100u);
+  for (const json& each : golden["splits"]) {
+    const auto words = split_words(*tokenizer, *tokens, each["language"].get<std::string>(),
+                                   each["ids"].get<std::vector<std::int32_t>>());
+    json got = json::array();
+    for (const Word& word : words) got.push_back({word.text, word.num_tokens});
+    EXPECT_EQ(got, each["words"]) << each["ids"];
+  }
+}
+
+// Whatever the model says and wherever it listens: words never go back in time, within a window and from one to the
+// next, and each window moves on.
+TEST(WhisperWords, NeverGoBack) {
+  auto checkpoint = weights::Checkpoint::open(kGolden / "hf");
+  ASSERT_TRUE(checkpoint);
+  ModelSource source{.name = "seeded", .directory = kGolden / "hf", .checkpoint = {}};
+  source.checkpoint = std::move(*checkpoint);
+  auto config = WhisperConfig::read(source);
+  ASSERT_TRUE(config);
+  const auto shared = std::make_shared<const WhisperConfig>(std::move(*config));
+  const WhisperTokens& t = shared->tokens;
+  std::mt19937 random(7);
+  const auto below = [&](int end) { return static_cast<std::int32_t>(random() % static_cast<unsigned>(end)); };
+  const auto i32 = [](std::vector<std::int32_t> values) { return std::vector<HostValue>{HostValue::i32(values)}; };
+  const auto f32 = [](std::vector<float> values) { return std::vector<HostValue>{HostValue::f32(values)}; };
+  for (int turn = 0; turn < 200; ++turn) {
+    decl::RequestParams params;
+    params.fields.set("word_timestamps", true);
+    params.fields.set("temperature_increment_on_fallback", 0.0);
+    if (turn % 2) params.fields.set("hallucination_silence_threshold", 0.1 * turn);
+    const auto stage = make_segment_stage(shared, params);
+    std::int32_t seek = 0;
+    double end = 0;
+    for (int window = 0; window < 6; ++window) {
+      const std::int32_t frames = 1 + below(window % 2 ? 100 : 3000);
+      const auto about = i32({seek, frames, frames, std::numeric_limits<std::int32_t>::max()});
+      decl::HostInputs inputs;
+      inputs.ports = {about,   i32({452}),   i32({t.timestamp_begin}), f32({-0.1f}), f32({0.0f}), {}, {},
+                      i32({}), f32({100.0f})};
+      for (int i = below(30); i > 0; --i) {
+        inputs.ports[5].push_back(
+            HostValue::i32(std::vector<std::int32_t>{below(3) ? below(t.eot) : t.timestamp_begin + below(50)}));
+        inputs.ports[6].push_back(HostValue::f32(std::vector<float>{-0.1f}));
+      }
+      auto out = stage->run(inputs);
+      ASSERT_TRUE(out) << out.error().message;
+      if (const auto text = out->ports[5][0].as<std::int32_t>(); !text.empty()) {
+        EXPECT_TRUE(out->ports[0].empty());
+        std::vector<std::int32_t> first(text.size() + 1);
+        std::vector<float> probabilities(first.size());
+        // Long words among short ones: there the rules set words back.
+        constexpr std::int32_t kSteps[] = {0, 3, 26, 30, 34, 40};
+        std::int32_t at = below(20);
+        for (std::size_t i = 0; i < first.size(); ++i) {
+          first[i] = std::min(at, std::max(0, frames / 2 - 1));
+          at += kSteps[below(6)];
+          probabilities[i] = static_cast<float>(below(1000)) / 1000;
+        }
+        decl::HostInputs aligned;
+        aligned.ports = {about, i32({452}), i32(first), f32(probabilities), i32({}), f32({100.0f})};
+        out = stage->run(aligned);
+        ASSERT_TRUE(out) << out.error().message;
+        EXPECT_TRUE(out->ports[5][0].as<std::int32_t>().empty());
+      }
+      for (const HostValue& each : out->ports[0]) {
+        const json segment = json::parse(each.text());
+        for (const json& word : segment["words"]) {
+          EXPECT_LE(end, word["start"].get<double>());
+          EXPECT_LE(word["start"].get<double>(), word["end"].get<double>());
+          end = word["end"].get<double>();
+        }
+      }
+      const std::int32_t next = out->ports[1][0].as<std::int32_t>()[0];
+      EXPECT_GT(next, seek);
+      seek = next;
     }
   }
 }
