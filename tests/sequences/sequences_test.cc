@@ -74,7 +74,7 @@ class Model {
     EXPECT_TRUE(ticket) << ticket.error().message;
     return ticket ? *ticket : std::make_shared<Ticket>();
   }
-  conductor::Conductor& frontend() { return runtime_->frontend(); }
+  conductor::Conductor& frontend() { return runtime_->conductor(); }
   // Of the pool of keys and values, once nothing runs any more.
   wire::WorkerStats::Pool rest() {
     wire::WorkerStats::Pool kv;

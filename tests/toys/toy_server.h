@@ -66,7 +66,7 @@ class ToyServer {
   // All pages, slots and rows came back within 10 s, and no request is left.
   testing::AssertionResult pools_are_empty() const;
   std::uint16_t port() const { return http_->port(); }
-  conductor::Conductor& frontend() { return runtime_->frontend(); }
+  conductor::Conductor& frontend() { return runtime_->conductor(); }
 
  private:
   std::string model_;
