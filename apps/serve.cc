@@ -10,6 +10,7 @@
 
 #include "commands.h"
 #include "mstar/base/log.h"
+#include "mstar/models/silero/voice_weights.h"
 #include "mstar/server/http_server.h"
 #include "open_files.h"
 #include "profile_report.h"
@@ -17,6 +18,7 @@
 #include "signals.h"
 #include "startup_text.h"
 #include "warmup.h"
+#include "weight_cache.h"
 
 namespace mstar::apps {
 namespace {
@@ -109,6 +111,9 @@ int run_serve(const ServeFlags& flags) {
   const Status taken = calls ? frontend.set_warmup(*calls) : Status(calls.error());
   if (!taken) return complain(taken.error(), 1);
   settings->server.stays_awake = stays_awake(settings->runtime);
+  settings->server.voice = [voice = std::make_shared<const models::VoiceWeights>(find_model("silero-vad"))] {
+    return voice->get();
+  };
   auto http = server::HttpServer::start(settings->server, (*runtime)->frontend());
   if (!http) return complain(http.error(), 1);
   end.serving();

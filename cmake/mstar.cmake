@@ -1,6 +1,6 @@
 # The directories of src/mstar in build order; tools/layers.txt says what each may include.
 set(MSTAR_MODULES base decl graph wire media text conductor device tensor ops weights nn resource engine transport
-    worker models simulator server load)
+    worker models simulator live server load)
 
 add_library(mstar_flags INTERFACE)
 target_compile_features(mstar_flags INTERFACE cxx_std_20)

@@ -33,7 +33,7 @@ class Inner final : public Frontend {
   }
   void abort(RequestId request) override {
     std::lock_guard lock(mutex_);
-    asked_[request.value - 1].aborted = true;
+    if (request.value <= asked_.size()) asked_[request.value - 1].aborted = true;
   }
   Status push(RequestId, std::string_view, const HostValue&, bool) override { return ok_status(); }
   std::vector<ServedModel> models() const override { return {}; }

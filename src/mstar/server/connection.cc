@@ -77,6 +77,7 @@ void Connection::stop_when_idle() {
         self->begin_request();
       }
     }
+    if (const auto session = self->session_.lock()) session->stop();
     self->core_->set_busy(false);
   });
 }
@@ -84,6 +85,7 @@ void Connection::stop_when_idle() {
 void Connection::stop_now() {
   net::post(socket_.get_executor(), [self = shared_from_this()] {
     if (self->phase_ == Phase::closed) return;
+    if (const auto session = self->session_.lock()) return session->stop();
     self->abort_call("shutdown");
     self->close();
   });
@@ -136,6 +138,8 @@ void Connection::on_read_end(bool orderly) {
     case Phase::flush:
       // It may have closed only its sending side.
       if (!orderly) close();
+      return;
+    case Phase::upgraded:
       return;
     case Phase::head:
     case Phase::linger:
@@ -211,6 +215,7 @@ SteadyTime Connection::read_deadline() const {
       return phase_began_ + (unread_body_ ? config_.linger_timeout : kFarewell);
     case Phase::call:
     case Phase::flush:
+    case Phase::upgraded:
     case Phase::closed:
       break;
   }

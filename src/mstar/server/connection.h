@@ -17,6 +17,7 @@
 #include "mstar/server/answer.h"
 #include "mstar/server/endpoints.h"
 #include "mstar/server/io_loop.h"
+#include "mstar/server/realtime_session.h"
 #include "mstar/server/request_reader.h"
 #include "mstar/server/response_head.h"
 #include "mstar/server/server_core.h"
@@ -89,7 +90,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void prefetch_answer() const { __builtin_prefetch(answer_.get()); }
 
  private:
-  enum class Phase { head, body, call, flush, linger, closed };
+  enum class Phase { head, body, call, flush, linger, upgraded, closed };
 
   // connection.cc: reading and time
   void read();
@@ -109,6 +110,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // connection_call.cc: requests and calls
   void on_request();
   bool is_long_work(Endpoint endpoint) const;
+  void on_upgrade();
   bool is_foreign_page() const;
   void begin_call();
   void on_long_work();
@@ -153,7 +155,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::unique_ptr<AnswerWriter> answer_;  // null: the call's body has not been read
   std::vector<RequestId> choices_;        // invalid where a choice has ended; empty before the runtime has them
   std::size_t num_open_choices_ = 0;
-  std::unique_ptr<HttpError> fault_;  // of a choice: the call ends
+  std::unique_ptr<HttpError> fault_;        // of a choice: the call ends
+  std::weak_ptr<RealtimeSession> session_;  // of an upgraded connection, which it keeps
   SteadyTime timer_at_ = SteadyTime::max();
   SteadyTime call_deadline_ = SteadyTime::max();
   SteadyTime keep_alive_at_ = SteadyTime::max();

@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "mstar/base/log.h"
 #include "mstar/server/connection.h"
 #include "mstar/server/input_api.h"
 #include "mstar/server/io_loop.h"
@@ -17,6 +18,20 @@ using std::chrono::steady_clock;
 
 // From this size on a body is read in the background.
 constexpr std::size_t kLongBodyBytes = 16 << 10;
+
+// Of "a=1&b=2"; names and values of models need no decoding but for %2F.
+std::string query_value(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+    if (!pair.starts_with(name) || pair.size() <= name.size() || pair[name.size()] != '=') continue;
+    std::string out(pair.substr(name.size() + 1));
+    for (std::size_t at = 0; (at = std::min(out.find("%2F", at), out.find("%2f", at))) != std::string::npos;)
+      out.replace(at, 3, "/");
+    return out;
+  }
+  return {};
+}
 
 HttpError thrown_error(const std::exception& thrown) {  // memory ran out
   return http_error(500, std::string("the request could not be read: ") + thrown.what(), "internal_error");
@@ -66,6 +81,7 @@ void Connection::on_request() {
   const Endpoint endpoint = reader_.match().route->endpoint;
   if (is_call(endpoint)) return on_call(endpoint);
   if (is_long_work(endpoint)) return on_long_work();
+  if (endpoint == Endpoint::realtime) return on_upgrade();
   Reply answer;
   try {
     if (endpoint == Endpoint::input) {
@@ -81,6 +97,39 @@ void Connection::on_request() {
     answer = refusal(thrown_error(thrown));
   }
   give(std::move(answer));
+}
+
+// The socket goes to a session, which keeps this connection as one of the server's.
+void Connection::on_upgrade() {
+  const RequestHead& head = reader_.head();
+  const auto lower = [](std::string_view text) {
+    std::string out(text);
+    for (char& c : out) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+    return out;
+  };
+  if (head.method != "GET" || lower(head.header("upgrade")) != "websocket" || head.header("sec-websocket-key").empty())
+    return reply_error(http_error(426, "this is a WebSocket: connect with ws://", "upgrade_required"), false);
+  if (core_->draining) return reply_error(http_error(503, "the server is shutting down", "unavailable"), true);
+  const auto& origins = config_.cors_origins;
+  if (std::find(origins.begin(), origins.end(), "*") == origins.end() && is_foreign_page())
+    return reply_error(http_error(403, "pages of this origin may not listen here", "foreign_origin"), false);
+  RealtimeSettings settings;
+  settings.model = query_value(head.query, "model");
+  const auto model = find_live_model(core_->frontend, settings.model);
+  if (!model) return reply_error(to_http(model.error(), Stage::body), false);
+  settings.model = *model;
+  if (reader_.buffered_bytes() > 0)
+    return reply_error(http_error(400, "bytes came before the connection was a WebSocket", "malformed_http"), true);
+  log_info("{} GET /v1/realtime: a session begins", request_id_);
+  phase_ = Phase::upgraded;
+  timer_.cancel();
+  const auto session =
+      std::make_shared<RealtimeSession>(std::move(socket_), core_, std::move(settings), [self = shared_from_this()] {
+        log_info("{} GET /v1/realtime: the session has ended", self->request_id_);
+        self->close();
+      });
+  session_ = session;
+  session->start(head);
 }
 
 // A browser sends such a POST for any page without asking first; "*" lets pages read, not give orders.

@@ -138,6 +138,7 @@ Reply answer_at_once(const RouteMatch& match, const Form& form, const Frontend& 
     case Endpoint::translations:
     case Endpoint::generate:
     case Endpoint::input:
+    case Endpoint::realtime:
     case Endpoint::worker_order:
       break;
   }
@@ -170,6 +171,7 @@ Result<Call> make_call(Endpoint endpoint, Form form, const Frontend& frontend, s
     case Endpoint::tokenize:
     case Endpoint::detokenize:
     case Endpoint::input:
+    case Endpoint::realtime:
       break;
   }
   return internal_error("this route makes no request");

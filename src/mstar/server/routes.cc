@@ -19,6 +19,7 @@ constexpr ApiRoute kRoutes[] = {
     {Endpoint::tokenize, "/tokenize", false, "POST", kJsonText},
     {Endpoint::detokenize, "/detokenize", false, "POST", kJsonText},
     {Endpoint::generate, "/generate", false, "POST", kMultipart | kUrlencoded | kJson},
+    {Endpoint::realtime, "/v1/realtime", false, "GET", kNoBody},
     {Endpoint::input, "/generate/", true, "POST", kRaw},
 };
 

@@ -26,7 +26,8 @@ enum class Endpoint : std::uint8_t {
   tokenize,
   detokenize,
   generate,
-  input
+  input,
+  realtime
 };
 
 struct ApiRoute {

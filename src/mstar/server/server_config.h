@@ -4,8 +4,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "mstar/media/voice_network.h"
 
 namespace mstar::server {
 
@@ -38,6 +42,8 @@ struct ServerConfig {
   std::chrono::milliseconds linger_timeout{10'000};  // how long an unread body is discarded so that its error is seen
   std::size_t min_bytes_per_s = 1024;
   std::chrono::microseconds stays_awake{0};  // of an io thread, see IoLoop
+  // The weights of voice activity, for realtime sessions; empty: there are none. Thread: any.
+  std::function<Result<std::shared_ptr<const VoiceNetwork>>()> voice = {};
 };
 
 }  // namespace mstar::server

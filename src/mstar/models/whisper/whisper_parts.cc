@@ -197,7 +197,7 @@ Result<std::unique_ptr<decl::Splitter>> split_whisper(const std::shared_ptr<cons
   MSTAR_TRY_ASSIGN(const bool wanted, request.fields.get_bool(kParallel, false));
   if (!wanted) return std::unique_ptr<decl::Splitter>();
   if (request.media.size() != 1) return std::unique_ptr<decl::Splitter>();  // the intake says what is wrong
-  for (const char* const field : {"clip_timestamps", "max_tokens", "hallucination_silence_threshold"})
+  for (const char* const field : {"clip_timestamps", "hallucination_silence_threshold"})
     if (request.fields.has(field)) return bad(kParallel, "and '" + std::string(field) + "' exclude each other");
   SpeechOptions defaults;
   defaults.min_speech_duration_ms = 0;
