@@ -54,8 +54,11 @@ struct TranscribeFlags {
   std::vector<std::string> param_texts;  // NAME=VALUE
   Params params;                         // of param_texts
   bool word_timestamps = false;
-  bool vad = false;       // hear only what is spoken
-  bool parallel = false;  // in parts that are heard at the same time
+  bool vad = false;            // hear only what is spoken
+  bool parallel = false;       // in parts that are heard at the same time
+  bool live = false;           // standard input as it comes
+  std::uint32_t rate = 16000;  // of raw sound
+  int num_channels = 1;
   bool force = false;
   bool quiet = false;
 };

@@ -15,6 +15,7 @@
 #include "settings.h"
 #include "signals.h"
 #include "transcribe_job.h"
+#include "transcribe_live.h"
 
 namespace mstar::apps {
 namespace {
@@ -268,6 +269,15 @@ void add_transcribe_flags(CLI::App& command, TranscribeFlags& flags) {
   command.add_option("--prompt", flags.prompt, "text that the recording is to be read as continuing");
   command.add_flag("--word-timestamps", flags.word_timestamps,
                    "when each word is said: json has it, and other formats' times follow the words");
+  command.add_flag(
+      "--live", flags.live,
+      "hear standard input as it comes, a line for each turn: WAV or raw 16-bit samples of any program that records");
+  command.add_option("--rate", flags.rate, "with --live: of raw samples, Hz")
+      ->capture_default_str()
+      ->check(CLI::Range(8000, 192000));
+  command.add_option("--channels", flags.num_channels, "with --live: of raw samples")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 8));
   command.add_flag("--parallel", flags.parallel,
                    "hear a recording's parts at the same time: speech of at most 30 s each, cut at pauses");
   command.add_flag("--vad", flags.vad, "hear only what is spoken: silence is passed over, and no text is made of it");
@@ -284,6 +294,12 @@ int run_transcribe(const TranscribeFlags& given) {
   if (flags.task != "transcribe" && flags.task != "translate")
     return complain(invalid_request("--task must be transcribe or translate, not '" + flags.task + "'"), 2);
   if (const Status read = parse_params(flags.param_texts, flags.params); !read) return complain(read.error(), 2);
+  if (flags.live) {
+    if (!flags.model.max_requests) flags.model.max_requests = 1;
+    auto live_settings = model_settings(flags.model);
+    if (!live_settings) return complain(live_settings.error(), 2);
+    return run_transcribe_live(flags, live_settings->runtime);
+  }
   const bool default_requests = !flags.model.max_requests;
   if (default_requests) flags.model.max_requests = kMaxRunning;
 

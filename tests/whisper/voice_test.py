@@ -104,6 +104,24 @@ class Voice(unittest.TestCase):
         self.assertEqual(times, sorted(times))
         self.assertGreater(len(times), 100)
 
+    def test_live_from_a_pipe(self):
+        paths = sorted(CLIPS.glob("*.wav"))[:2]
+        samples = array.array("h")
+        for path in paths:
+            samples += read(path) + silence(16000)
+        write(self.sound, samples)
+        once = self.heard("whisper-tiny.en")["text"]
+        for what, flags in ((samples.tobytes(), ["--rate", "16000"]), (self.sound.read_bytes(), [])):
+            live = subprocess.run([MSTAR, "transcribe", "-q", "--live", "--model", "whisper-tiny.en", "--weights", "f32", *flags, "-"], input=what,
+                                  check=True, capture_output=True, timeout=300).stdout.decode()
+            self.assertEqual(len(live.splitlines()), 2, live)  # a line for each turn
+            words = lambda text: "".join(c for c in text.lower() if c.isalnum() or c.isspace()).split()  # noqa: E731
+            self.assertGreater(difflib.SequenceMatcher(None, words(live), words(once)).ratio(), 0.8, (live, once))
+        for what, said in ((b"fLaC" + bytes(100), "raw 16-bit"), (b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\3\0\1\0" + bytes(100), "16-bit samples")):
+            bad = subprocess.run([MSTAR, "transcribe", "--live", "--model", "whisper-tiny.en", "-"], input=what, capture_output=True, timeout=300)
+            self.assertEqual(bad.returncode, 2)
+            self.assertIn(said, bad.stderr.decode())
+
     def test_of_silence_and_noise_comes_no_text(self):
         dice = random.Random(3)
         for sound in (silence(90 * 16000), array.array("h", [int(dice.gauss(0, 300)) for _ in range(60 * 16000)])):
