@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mstar/base/params.h"
+#include "mstar/text/subtitles.h"
 
 namespace CLI {
 class App;
@@ -59,6 +60,7 @@ struct TranscribeFlags {
   bool live = false;           // standard input as it comes
   std::uint32_t rate = 16000;  // of raw sound
   int num_channels = 1;
+  CueRules cues;  // of srt and vtt
   bool force = false;
   bool quiet = false;
 };

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <tuple>
 
 #include "commands.h"
 #include "mstar/media/audio_source.h"
@@ -133,6 +134,7 @@ void Transcription::start_next() {
   request.fields = flags_.params;
   if (!flags_.language.empty()) request.fields.set("language", flags_.language);
   if (!flags_.prompt.empty()) request.fields.set("prompt", flags_.prompt);
+  if (flags_.cues.any()) request.fields.set("word_timestamps", true);
   if (flags_.vad) request.fields.set("vad_filter", true);
   if (flags_.parallel) request.fields.set("parallel", true);
   if (flags_.word_timestamps) request.fields.set("word_timestamps", true);
@@ -198,7 +200,7 @@ bool Transcription::deliver(const File& file, bool partial) {
       file.input.shown() + ": only the first " + format_clock(file.job->progress().done_s) + " was transcribed";
   if (!to_stdout()) {
     const std::filesystem::path path = partial ? partial_path(file.output) : file.output;
-    const Status written = write_atomically(path, render_transcript(transcript, format_, partial));
+    const Status written = write_atomically(path, render_transcript(transcript, format_, partial, flags_.cues));
     if (!written) return fault(written.error().message);
     std::error_code ignored;
     if (!partial) std::filesystem::remove(partial_path(file.output), ignored);
@@ -208,12 +210,12 @@ bool Transcription::deliver(const File& file, bool partial) {
   board_.clear();
   std::string text;
   if (files_.size() == 1) {
-    text = render_transcript(transcript, format_, partial);
+    text = render_transcript(transcript, format_, partial, flags_.cues);
   } else if (format_ == TranscriptFormat::json) {
     text = render_json_line(transcript, file.input.shown(), partial);
   } else {
     text = (num_printed_ > 1 ? "\n==> " : "==> ") + file.input.shown() + " <==\n" +
-           render_transcript(transcript, format_, partial);
+           render_transcript(transcript, format_, partial, flags_.cues);
   }
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     return fault(std::string("cannot write to standard output: ") + std::strerror(errno));
@@ -269,6 +271,11 @@ void add_transcribe_flags(CLI::App& command, TranscribeFlags& flags) {
   command.add_option("--prompt", flags.prompt, "text that the recording is to be read as continuing");
   command.add_flag("--word-timestamps", flags.word_timestamps,
                    "when each word is said: json has it, and other formats' times follow the words");
+  for (const auto& [name, to, what] :
+       {std::tuple{"--max-line-width", &flags.cues.max_line_width, "characters of a line"},
+        std::tuple{"--max-line-count", &flags.cues.max_line_count, "lines of a cue"},
+        std::tuple{"--max-words-per-line", &flags.cues.max_words_per_line, "words of a cue"}})
+    command.add_option(name, *to, std::string("of srt and vtt: at most so many ") + what)->check(CLI::Range(1, 1000));
   command.add_flag(
       "--live", flags.live,
       "hear standard input as it comes, a line for each turn: WAV or raw 16-bit samples of any program that records");
@@ -294,6 +301,9 @@ int run_transcribe(const TranscribeFlags& given) {
   if (flags.task != "transcribe" && flags.task != "translate")
     return complain(invalid_request("--task must be transcribe or translate, not '" + flags.task + "'"), 2);
   if (const Status read = parse_params(flags.param_texts, flags.params); !read) return complain(read.error(), 2);
+  if (flags.cues.any() && *format != TranscriptFormat::srt && *format != TranscriptFormat::vtt)
+    return complain(
+        invalid_request("--max-line-width, --max-line-count and --max-words-per-line need --format srt or vtt"), 2);
   if (flags.live) {
     if (!flags.model.max_requests) flags.model.max_requests = 1;
     auto live_settings = model_settings(flags.model);

@@ -36,12 +36,13 @@ std::string whole_text(const std::vector<TranscriptSegment>& segments) {
   return std::string(strip_spaces(out));
 }
 
-std::string render_transcript(const Transcript& transcript, TranscriptFormat format, bool partial) {
+std::string render_transcript(const Transcript& transcript, TranscriptFormat format, bool partial,
+                              const CueRules& cues) {
   switch (format) {
     case TranscriptFormat::srt:
-      return write_srt(transcript.segments);
+      return write_srt(cues_by_rules(transcript.segments, cues));
     case TranscriptFormat::vtt:
-      return write_vtt(transcript.segments);
+      return write_vtt(cues_by_rules(transcript.segments, cues));
     case TranscriptFormat::json:
       return json_text(transcript, partial) + "\n";
     case TranscriptFormat::txt:

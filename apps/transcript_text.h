@@ -19,7 +19,8 @@ Result<TranscriptFormat> transcript_format(const std::string& name);
 std::string whole_text(const std::vector<TranscriptSegment>& segments);
 
 // The whole file, ending with a newline; an empty txt for a recording without speech. `partial` marks JSON so.
-std::string render_transcript(const Transcript& transcript, TranscriptFormat format, bool partial);
+std::string render_transcript(const Transcript& transcript, TranscriptFormat format, bool partial,
+                              const CueRules& cues = {});
 // The same as one line of JSON that names its file first.
 std::string render_json_line(const Transcript& transcript, std::string_view file, bool partial);
 

@@ -41,9 +41,9 @@ std::string write_transcript(const Transcript& transcript, TranscriptFormat form
     case TranscriptFormat::text:
       return transcript.text + "\n";
     case TranscriptFormat::srt:
-      return write_srt(cues_of(transcript));
+      return write_srt(cues_by_rules(cues_of(transcript), options.cues));
     case TranscriptFormat::vtt:
-      return write_vtt(cues_of(transcript), {.always_hours = true});
+      return write_vtt(cues_by_rules(cues_of(transcript), options.cues), {.always_hours = true});
     case TranscriptFormat::verbose_json:
       return write_verbose(transcript, options);
     case TranscriptFormat::json:

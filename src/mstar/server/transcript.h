@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "mstar/text/subtitles.h"
 #include "mstar/text/transcript.h"
 
 namespace mstar::server {
@@ -15,6 +16,7 @@ struct VerboseOptions {
   bool translate = false;
   bool segments = true;
   bool words = false;
+  CueRules cues;  // of srt and vtt
 };
 // A whole answer's body. The transcript's language is a code, as the model gave it.
 std::string write_transcript(const Transcript& transcript, TranscriptFormat format, const VerboseOptions& options);

@@ -140,6 +140,25 @@ Result<VerboseOptions> read_granularities(const Params& fields, TranscriptFormat
   return options;
 }
 
+// Lines of subtitles, which are made of words: those are asked of the model.
+Result<CueRules> read_cue_rules(const Params& fields, TranscriptFormat format) {
+  CueRules out;
+  const auto read = [&](const char* name, int& to) -> Status {
+    if (!fields.has(name)) return ok_status();
+    if (format != TranscriptFormat::srt && format != TranscriptFormat::vtt)
+      return bad_field(name, "'" + std::string(name) + "' needs response_format srt or vtt");
+    const auto value = fields.get_int(name, 0);
+    if (!value || *value < 1 || *value > 1000)
+      return bad_field(name, "'" + std::string(name) + "' must be a whole number from 1 to 1000");
+    to = static_cast<int>(*value);
+    return ok_status();
+  };
+  MSTAR_TRY(read("max_line_width", out.max_line_width));
+  MSTAR_TRY(read("max_line_count", out.max_line_count));
+  MSTAR_TRY(read("max_words_per_line", out.max_words_per_line));
+  return out;
+}
+
 // The kinds and ranges that hold for every model.
 Status check_common(const Params& fields) {
   MSTAR_TRY_ASSIGN(const double temperature, fields.get_number("temperature", 0.0));
@@ -187,6 +206,7 @@ Result<Call> make_transcription(Form form, bool translate) {
   MSTAR_TRY_ASSIGN(const TranscriptFormat format, read_format(form.fields));
   MSTAR_TRY_ASSIGN(VerboseOptions options, read_granularities(form.fields, format));
   options.translate = translate;
+  MSTAR_TRY_ASSIGN(options.cues, read_cue_rules(form.fields, format));
   MSTAR_TRY_ASSIGN(request.stream, form.fields.get_bool("stream", false));
   if (request.stream && format != TranscriptFormat::json && format != TranscriptFormat::text)
     return bad_field("response_format", "response_format must be json or text when stream is true");
@@ -194,6 +214,7 @@ Result<Call> make_transcription(Form form, bool translate) {
   MSTAR_TRY_ASSIGN(request.text, form.fields.get_string("prompt", ""));
   request.output_modalities = {decl::Modality::text};
   request.fields = without(form.fields, {"model", "stream"});
+  if (options.cues.any()) request.fields.set("word_timestamps", true);
   if (request.stream) {
     call.answer = std::make_unique<StreamedTranscript>();
   } else {

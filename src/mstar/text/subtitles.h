@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "mstar/text/transcript.h"
 
@@ -13,6 +14,16 @@ namespace mstar {
 // "hh:mm:ss,mmm", more digits for 100 hours and more. Milliseconds round half to even. What is below 0 or no number
 // counts as 0. Without always_hours the hours are left out while they are 0.
 std::string format_timestamp(double seconds, bool always_hours, char decimal_mark);
+
+// How cues are made of words: those of openai-whisper's writer. 0: no such rule.
+struct CueRules {
+  int max_line_width = 0;      // characters
+  int max_line_count = 0;      // lines of a cue; with a width cues no longer end with their segments
+  int max_words_per_line = 0;  // of a cue, where there is no line count
+  bool any() const { return max_line_width > 0 || max_line_count > 0 || max_words_per_line > 0; }
+};
+// Cues as segments: their words' times, lines broken. Segments without words stay as they are.
+std::vector<TranscriptSegment> cues_by_rules(std::span<const TranscriptSegment> segments, const CueRules& rules);
 
 // One cue with the blank line after it; `number` counts from 1. The text is stripped, "-->" in it becomes "->", and
 // blank lines go, because each of those would end the cue. Otherwise the bytes of openai-whisper's writer.
