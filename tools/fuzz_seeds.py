@@ -125,10 +125,39 @@ def yaml():
         yield path.read_bytes()
 
 
+def realtime():
+    turns = {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
+    spoken = {"model": "m", "language": "en", "prompt": "p"}
+    for event in ({"type": "input_audio_buffer.append", "event_id": "e", "audio": "AAECAw=="}, {"type": "input_audio_buffer.commit"},
+                  {"type": "session.update", "session": {"type": "transcription", "audio": {"input": {
+                      "format": {"type": "audio/pcm", "rate": 16000}, "transcription": spoken, "turn_detection": turns}}}},
+                  {"type": "transcription_session.update", "session": {"input_audio_format": "g711_ulaw", "input_audio_transcription": spoken, "turn_detection": None}}):
+        yield json.dumps(event).encode()
+
+
+def reply():
+    for family, text in ((0, '<think>a</think>\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'),
+                         (0, "<tool_call><function=f><parameter=a>\n1\n</parameter></function></tool_call>"),
+                         (0, "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value></tool_call>"),
+                         (1, '[TOOL_CALLS][{"name": "f", "arguments": {}}]'), (1, '[TOOL_CALLS]f[ARGS]{"b": "}"}'),
+                         (2, '<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}'),
+                         (4, '<|START_ACTION|>[{"tool_name": "f", "parameters": {}}]<|END_ACTION|>')):
+        yield bytes([family, 100]) + text.encode()
+
+
+def onnx():
+    def field(number, value):
+        return bytes([number << 3 | 2, len(value)]) + value
+
+    tensor = bytes([8, 1, 8, 2, 16, 1]) + field(8, b"w") + field(9, bytes(8))
+    yield bytes([8, 8]) + field(7, field(5, tensor) + field(2, b"g"))
+
+
 def main():
     out = pathlib.Path(sys.argv[1])
     seeds = {"media": media(), "multipart": [b"\5" + form()], "http_glue": http_glue(), "chat_body": chat_body(), "text": text(),
-             "ct2": ct2(), "gguf": gguf(), "safetensors": safetensors(), "sse": sse(), "yaml": yaml()}
+             "ct2": ct2(), "gguf": gguf(), "safetensors": safetensors(), "sse": sse(), "yaml": yaml(),
+             "realtime": realtime(), "reply": reply(), "onnx": onnx()}
     for target, inputs in seeds.items():
         (out / target).mkdir(parents=True, exist_ok=True)
         for i, data in enumerate(inputs):
