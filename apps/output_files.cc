@@ -1,6 +1,7 @@
 #include "output_files.h"
 
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,15 +32,17 @@ bool is_audio(const fs::path& path) {
 
 std::string why() { return std::strerror(errno); }
 
-// Every audio file below `root`, relative to it, in order of name.
-std::vector<fs::path> audio_below(const fs::path& root, std::string& fault) {
+constexpr int kAnyDepth = -1;
+
+// Every audio file below `root`, relative to it, in order of name; at most `max_depth` directories down.
+std::vector<fs::path> audio_below(const fs::path& root, std::string& fault, int max_depth = kAnyDepth) {
   std::vector<fs::path> out;
   std::error_code error;
   fs::recursive_directory_iterator at(root, fs::directory_options::skip_permission_denied, error), end;
   for (; !error && at != end; at.increment(error)) {
     const bool hidden = at->path().filename().string().starts_with('.');
     std::error_code ignored;
-    if (hidden && at->is_directory(ignored)) at.disable_recursion_pending();
+    if ((hidden && at->is_directory(ignored)) || at.depth() == max_depth) at.disable_recursion_pending();
     if (!hidden && at->is_regular_file(ignored) && is_audio(at->path()))
       out.push_back(at->path().lexically_relative(root));
   }
@@ -51,6 +54,56 @@ std::vector<fs::path> audio_below(const fs::path& root, std::string& fault) {
 InputFile input(const fs::path& path, const fs::path& below) {
   InputFile out{.path = path.string(), .stem = below, .extension = below.extension().string()};
   out.stem.replace_extension();
+  return out;
+}
+
+bool is_pattern(std::string_view text) { return text.find_first_of("*?[") != std::string_view::npos; }
+
+using Parts = std::vector<std::string>;
+
+Parts parts_of(const fs::path& path) {
+  Parts out;
+  for (const fs::path& each : path) out.push_back(each.string());
+  return out;
+}
+
+// Part by part: * ? [] stay within one, ** is any number of directories. Cost: parts of the pattern x parts of the
+// path, however many ** there are.
+bool matches(const Parts& pattern, const Parts& path) {
+  // may[j]: the parts of the pattern so far match the first j of the path.
+  std::vector<bool> may(path.size() + 1, false);
+  may[0] = true;
+  for (const std::string& part : pattern) {
+    std::vector<bool> next(path.size() + 1, false);
+    for (std::size_t j = 0; j <= path.size(); ++j) {
+      if (part == "**") {
+        next[j] = may[j] || (j > 0 && next[j - 1]);
+      } else {
+        next[j] = j > 0 && may[j - 1] && ::fnmatch(part.c_str(), path[j - 1].c_str(), 0) == 0;
+      }
+    }
+    may = std::move(next);
+  }
+  return may[path.size()];
+}
+
+// The audio files that a pattern names, with the directory that their structure is kept below.
+std::vector<InputFile> find_matching(const fs::path& pattern, std::string& fault) {
+  fs::path root;
+  Parts rest;
+  for (const fs::path& part : pattern) {
+    if (rest.empty() && !is_pattern(part.string())) {
+      root /= part;
+    } else {
+      rest.push_back(part.string());
+    }
+  }
+  const bool any_depth = std::find(rest.begin(), rest.end(), "**") != rest.end();
+  std::vector<InputFile> out;
+  for (const fs::path& file :
+       audio_below(root.empty() ? "." : root, fault, any_depth ? kAnyDepth : static_cast<int>(rest.size()) - 1))
+    if (matches(rest, parts_of(file))) out.push_back(input(root / file, file));
+  if (fault.empty() && out.empty()) fault = pattern.string() + ": no audio file matches this pattern, by extension";
   return out;
 }
 
@@ -81,7 +134,11 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& arguments, st
     }
     std::error_code error;
     const fs::file_status status = fs::status(each, error);
-    if (status.type() == fs::file_type::not_found) {
+    if (status.type() == fs::file_type::not_found && is_pattern(each)) {
+      std::string fault;
+      for (InputFile& file : find_matching(each, fault)) add(std::move(file));
+      if (!fault.empty()) faults.push_back(fault);
+    } else if (status.type() == fs::file_type::not_found) {
       faults.push_back(each + ": no such file");
     } else if (status.type() == fs::file_type::directory) {
       std::string fault;

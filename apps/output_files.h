@@ -20,7 +20,9 @@ struct InputFile {
 };
 
 // What the arguments name: files as they are, directories by every audio file below them (by extension, hidden ones
-// left out, in order of name). Each file once. `faults` gets one sentence for each argument that cannot be read.
+// left out, in order of name), patterns by those that match (* ? [] within a name, ** any directories; what exists by
+// the very name of a pattern is that file). Each file once. `faults` gets one sentence for each argument that cannot be
+// read.
 std::vector<InputFile> find_inputs(const std::vector<std::string>& arguments, std::vector<std::string>& faults);
 
 // The output path of each input: DIR/stem.format; inputs that differ by extension only become a.wav.txt and a.flac.txt.

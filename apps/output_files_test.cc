@@ -47,6 +47,29 @@ TEST_F(OutputFiles, DirectoriesGiveTheirAudioFilesInOrder) {
   EXPECT_TRUE(faults.empty());
 }
 
+TEST_F(OutputFiles, PatternsGiveTheAudioFilesThatMatch) {
+  for (const char* name : {"d/b.wav", "d/a.mp3", "d/a.txt", "d/x/c.wav", "d/x/y/e.wav", "d/.h/f.wav", "d/[1].wav"})
+    touch(name);
+  std::vector<std::string> faults;
+  const auto found = [&](const std::string& pattern) {
+    return stems(find_inputs({(root_ / pattern).string()}, faults));
+  };
+  EXPECT_THAT(found("d/*"), ElementsAre("[1].wav", "a.mp3", "b.wav"));
+  EXPECT_THAT(found("d/[ab].*"), ElementsAre("a.mp3", "b.wav"));
+  EXPECT_THAT(found("d/*/*.wav"), ElementsAre("x/c.wav"));
+  EXPECT_THAT(found("d/**/?.wav"), ElementsAre("b.wav", "x/c.wav", "x/y/e.wav"));
+  EXPECT_THAT(found("d/**/y/**/*.wav"), ElementsAre("x/y/e.wav"));
+  EXPECT_THAT(found("d/[1].wav"), ElementsAre("[1].wav"));  // a file of that very name
+  EXPECT_TRUE(faults.empty());
+  EXPECT_TRUE(found("d/*.flac").empty());
+  EXPECT_TRUE(found("none/*.wav").empty());
+  ASSERT_EQ(faults.size(), 2u);
+  EXPECT_THAT(faults[0], HasSubstr("no audio file matches this pattern"));
+  EXPECT_THAT(faults[1], HasSubstr("No such file"));
+  // Two arguments, one file.
+  EXPECT_EQ(find_inputs({(root_ / "d/b*").string(), (root_ / "d/b.wav").string()}, faults).size(), 1u);
+}
+
 TEST_F(OutputFiles, FilesCountWhateverTheirExtensionAndOnce) {
   const std::string odd = touch("speech.bin");
   std::vector<std::string> faults;

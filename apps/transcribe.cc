@@ -258,7 +258,10 @@ int complain(const Error& error, int status) {
 }  // namespace
 
 void add_transcribe_flags(CLI::App& command, TranscribeFlags& flags) {
-  command.add_option("files", flags.files, "audio files, directories of them, or - for standard input")->required();
+  command
+      .add_option("files", flags.files,
+                  "audio files, directories of them, quoted patterns such as 'talks/**/*.mp3', or - for standard input")
+      ->required();
   command.add_option(
       "--model", flags.model.model,
       "a checkpoint directory, or the name of weights that ./dev weights fetched (default: whisper-base)");
